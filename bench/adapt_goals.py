@@ -73,12 +73,11 @@ def write_pairs(data: Path, collection: str, path: Path) -> bool:
 def scores(name: str, collection: str, suites: list[str], data: Path, weight: float) -> dict[str, float]:
     """The scores of a bundle on the collection, alone and beside BM25, and on suites."""
     from edgedistill.evaluation import scoring
-    from edgedistill.evaluation.suites import retrieval
     from edgedistill.runtime import bundle
 
     encoder = scoring.Encoder.of(bundle.load(name, precision="int8"))
     (task,) = scoring.suite(f"retrieval:{TASKS[collection]}", data).tasks.values()
-    ranked = retrieval.rankings(task, encoder, retrieval.Search(weight))
+    ranked = task.rankings(encoder, scoring.Search(weight))
     found = {"ndcg10": ranked[""]["ndcg_at_10"], "with_bm25": ranked[" + BM25"]["ndcg_at_10"]}
     found |= {"bm25": ranked[" + BM25"]["bm25"]["ndcg_at_10"], "weight": weight}
     of_suites = {each: scoring.evaluate(scoring.suite(each, data), encoder)["average"] for each in suites}

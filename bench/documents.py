@@ -65,10 +65,7 @@ LANGUAGES = {"en": "English", "de": "German", "es": "Spanish", "fr": "French", "
 TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
 PLAIN_TEACHER = "sentence-transformers"  # the same by that library
 TEACHERS_NAME = "packaged:all-MiniLM-L6-v2"
-BENCH, PAGES = (
-    ROOT / "bench" / "README.md",
-    ROOT / "bench" / "reproduction",
-)  # pages of bench/reproduction/table.py
+PAGES = ROOT / "bench" / "reproduction"  # of bench/reproduction/table.py
 PAPERS = {
     "distilcse": "DistilCSE",
     "congen": "ConGen",
@@ -81,9 +78,6 @@ RESULTS, FITS = (
     ROOT / "bench" / "RESULTS.md",
     sorted(REPORTS.glob("fit-*.json")),
 )  # of bench/fit_comparison.py
-
-
-SEARCHED = "search-test"  # the suite of a fit that README shows
 
 
 def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dict[str, Any]) -> str:
@@ -124,27 +118,26 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
 def headline(peers: dict[str, Any]) -> str:
     """What `nano` is beside its teacher in sentence-transformers, in one paragraph."""
     rows = {row["name"]: row for row in peers["rows"]}
-    nano, theirs, ours = rows["nano"], rows[PLAIN_TEACHER], rows[TEACHER]
-    smaller = [row["size_bytes"] / nano["size_bytes"] for row in (theirs, ours)]
-    faster = [nano["time"]["times_as_fast"]["single"], ours["time"]["p50_ms"] / nano["time"]["p50_ms"]]
+    nano, theirs = rows["nano"], rows[PLAIN_TEACHER]
+    smaller, faster = theirs["size_bytes"] / nano["size_bytes"], nano["time"]["times_as_fast"]["single"]
     scores = [f"{100 * row['quality']['sts7']:.1f}" for row in (nano, theirs)]
     return (
-        f"`nano`, one of three students that ship, is **{smaller[0]:.0f} times smaller and {faster[0]:.0f} "
-        f"times faster** than all-MiniLM-L6-v2 in sentence-transformers\n(one thread of a CPU), and "
-        f"{smaller[1]:.0f} times smaller and {faster[1]:.0f} times faster than the same as an int8 bundle. "
-        f"On seven STS test sets\n`nano` scores {scores[0]} and all-MiniLM {scores[1]}.\n"
+        f"The student `nano` is **{smaller:.0f} times smaller and {faster:.0f} times faster** than "
+        f"all-MiniLM-L6-v2 in sentence-transformers, on one thread of a CPU.\nOn seven STS test sets it "
+        f"scores {scores[0]}, all-MiniLM {scores[1]}. Every number here comes from a "
+        "[report](bench/RESULTS.md).\n"
     )
 
 
 def keywords(searches: dict[str, Any]) -> str:
-    """What BM25, the teacher and `nano` with BM25 find, in one sentence."""
+    """What BM25, the teacher and `nano` with BM25 find, in three sentences."""
     own = measured_tables.own_documents(searches)
     joined = own["nano"][f"{SEARCH} + BM25"]
     teacher = [100 * own["teacher"][suite]["average"] for suite in (SEARCH, f"{SEARCH} + BM25")]
     return (
-        f"On the same collections keyword search (BM25) alone scores {100 * joined['bm25']:.1f}. Joined "
-        f"with it, as `edgedistill search` ranks, `nano` scores\n**{100 * joined['average']:.1f}** and the "
-        f"teacher {teacher[1]:.1f}; by cosine alone the teacher scores {teacher[0]:.1f}.\n"
+        f"On these collections keyword search (BM25) alone scores {100 * joined['bm25']:.1f}. `nano` with "
+        f"BM25, as `edgedistill search` ranks, scores **{100 * joined['average']:.1f}**. The teacher scores "
+        f"{teacher[0]:.1f} by cosine and {teacher[1]:.1f} with BM25.\n"
     )
 
 
@@ -153,13 +146,11 @@ def gains(found: dict[str, Any]) -> str:
     lines = list[str]()
     for collection, runs in found["adapted"].items():
         before, teacher = (found[who][collection] for who in ("unadapted", "teacher"))
-        ways = {"all": "its documents alone", "pairs": "queries with answers too"}
-        scores = [
-            f"{_percent(runs[count]['scores'])} with {way}" for count, way in ways.items() if count in runs
-        ]
+        ways = {"all": "with the documents", "pairs": "with queries too"}
+        scores = [f"{_percent(runs[way]['scores'])} {title}" for way, title in ways.items() if way in runs]
         lines.append(
-            f"* {COLLECTIONS[collection]}: nDCG@10 from {_percent(before)} to {', '.join(scores)}; "
-            f"the teacher has {_percent(teacher)}. STS from {100 * before['sts7']:.1f} to "
+            f"* {COLLECTIONS[collection]}: nDCG@10 rises from {_percent(before)} to {', '.join(scores)}. The "
+            f"teacher scores {_percent(teacher)}. STS falls from {100 * before['sts7']:.1f} to "
             f"{100 * min(run['scores']['sts7'] for run in runs.values()):.1f}."
         )
     return "\n".join([*lines, ""])
@@ -181,13 +172,12 @@ def generated() -> dict[str, tuple[Path, str]]:
         "searched": (RESULTS, searched(searches)),
         "adapted": (RESULTS, adapted(adaptations)),
         "fitted": (RESULTS, fitted(fits)),
-        "fits": (README, fitted([each for each in fits if SEARCHED in each["suites"]])),
-        "verdicts": (BENCH, verdicts(PAGES)),
+        "verdicts": (PAGES / "README.md", verdicts(PAGES)),
         "peers": (PEERS_PAGE, peer_table.table(peers)),
         "faults": (SECURITY, measured_tables.faults(files.read_json(FAULTS))),
         "scale": (RECIPES / "SCALE.md", scaled(files.read_json(REPORTS / "scale.json"), teacher_rates())),
         "embedding-bytes": (
-            ROOT / "export" / "README.md",
+            ROOT / "export" / "PRECISIONS.md",
             measured_tables.embedding_bytes(files.read_json(REPORTS / "embedding-bytes.json")),
         ),
     }
@@ -313,8 +303,7 @@ def verdicts(pages: Path) -> str:
             seen |= found.keys()
             lines.append(
                 (
-                    f"[{title}](reproduction/{name}.md)"
-                    + (f", {of.removeprefix('of ')}" if of.startswith("of ") else ""),
+                    f"[{title}]({name}.md)" + (f", {of.removeprefix('of ')}" if of.startswith("of ") else ""),
                     found,
                 )
             )
@@ -510,11 +499,7 @@ if __name__ == "__main__":
         name
         for name, path, text in (
             ("schema", RECIPES / "schema.json", schema()),
-            (
-                "recipe reference",
-                RECIPES / "README.md",
-                recipe_reference.updated((RECIPES / "README.md").read_text(encoding="utf-8")),
-            ),
+            ("recipe reference", RECIPES / "REFERENCE.md", recipe_reference.markdown()),
             ("API page", api_page.PAGE, api_page.page()),
             ("scores", SCORES, scores(TABLES["shipped"][1], searches)),
         )

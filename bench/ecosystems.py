@@ -11,10 +11,10 @@ python bench/ecosystems.py [--python NAME=PATH …] [--transformers-js DIR] [--b
                            [--out bench/reports/ecosystems.json] [--readme]
 
 --python: the interpreter of an environment that has optimum-onnx and sentence-transformers 5 (NAME optimum),
-fastembed or model2vec. --transformers-js: a folder whose node_modules has @huggingface/transformers. Default
-of both: the folders optimum, fastembed, model2vec and transformers.js below $EDGEDISTILL_ENVIRONMENTS,
+or fastembed. --transformers-js: a folder whose node_modules has @huggingface/transformers. Default
+of both: the folders optimum, fastembed and transformers.js below $EDGEDISTILL_ENVIRONMENTS,
 otherwise below .environments in the checkout, where `make ecosystems` installs them. --out: a report that is
-there keeps its rows of other runners and students. --readme: write the table into export/README.md, too.
+there keeps its rows of other runners and students. --readme: write the table into bench/ENGINES.md, too.
 --readme alone writes it from the report that is there.
 """
 
@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ import readme_tables
 from edgedistill import files, machine, recipe, run
 from edgedistill.errors import CheckFailed
 from edgedistill.export import bundle_writer
-from edgedistill.precisions import PRECISIONS
+from edgedistill.precisions import PRECISIONS, STANDARD
 from edgedistill.session import QUIET
 from edgedistill.students import kinds
 from edgedistill.teacher import encoder, tokenizer_files
@@ -49,7 +50,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS, REPORT, DOCUMENT = (
     ROOT / "bench" / "ecosystem_runners",
     ROOT / "bench" / "reports" / "ecosystems.json",
-    ROOT / "export" / "README.md",
+    ROOT / "bench" / "ENGINES.md",
 )
 TEACHER = "packaged:all-MiniLM-L6-v2"
 STUDENTS: dict[
@@ -75,6 +76,14 @@ STUDENTS: dict[
     },
     "static": {"kind": "static", "width": 128, "head": "linear"},
 }
+SHIPPED = ("nano", "micro", "multi")  # in their own weights, for engines
+SHAPE = "1x128"  # of bundles whose names end in it
+KINDS = [
+    *STUDENTS,
+    *(f"{name}-{SHAPE}" for name in STUDENTS),
+    *SHIPPED,
+    *(f"{name}-{SHAPE}" for name in SHIPPED),
+]
 TIMEOUT_S = 600
 
 
@@ -97,11 +106,11 @@ def _is_transformer(folder: Path) -> str | None:
 
 
 def _has_modules(folder: Path) -> str | None:
-    return None if (folder / "modules.json").exists() else "needs a transformer, or a static student"
+    return None if (folder / "modules.json").exists() else "needs a transformer"
 
 
-def _is_static(folder: Path) -> str | None:
-    return None if (folder / "0_StaticEmbedding").exists() else "needs a static student"
+def _has_one_shape(folder: Path) -> str | None:
+    return None if "shape" in files.read_json(folder / "manifest.json") else "needs a fixed shape"
 
 
 RUNNERS = {
@@ -115,13 +124,13 @@ RUNNERS = {
         "transformers_js.mjs", "transformers.js", _is_transformer, ("pipeline",)
     ),
     "transformers.js model": Runner("transformers_js.mjs", "transformers.js", arguments=("model",)),
-    "model2vec": Runner("model2vec_encode.py", "model2vec", _is_static, precisions=("fp32",)),
 }
 ENGINES = {  # given token ids
     "onnxruntime": Runner("engine_forward.py", "here", arguments=("onnxruntime",)),
     "openvino": Runner("engine_forward.py", "openvino", arguments=("openvino",)),
     "tract": Runner("engine_forward.py", "tract", arguments=("tract",)),
     "onnx reference": Runner("engine_forward.py", "here", arguments=("reference",)),
+    "QNN (not run)": Runner("qnn_compile.py", "qnn", _has_one_shape),
 }
 RUNNERS |= ENGINES
 
@@ -134,14 +143,15 @@ def export_students(folder: Path, names: list[str]) -> None:
         if (folder / name / "manifest.json").exists():
             continue
         with tempfile.TemporaryDirectory() as temporary:
-            source = TEACHER
-            if name != "teacher":
+            student = name.removesuffix(f"-{SHAPE}")
+            source, shape = TEACHER if name == "teacher" else student, SHAPE if name != student else None
+            if student in STUDENTS:
                 loaded = loaded or encoder.TeacherEncoder(recipe.Teacher(model=TEACHER, dtype="fp32"))
-                source = str(_write_run(Path(temporary) / name, STUDENTS[name], loaded))
+                source = str(_write_run(Path(temporary) / student, STUDENTS[student], loaded))
+            precisions = list(PRECISIONS) if name in ("teacher", *STUDENTS) else STANDARD
             try:
-                bundle_writer.export(
-                    source, list(PRECISIONS), folder / name, lambda line, name=name: print(f"{name}: {line}")
-                )
+                log = partial(print, f"{name}:")
+                bundle_writer.export(source, precisions, folder / name, log, shape)
             except CheckFailed as error:  # the precisions that passed are there
                 print(f"{name}: {error}")
 
@@ -181,7 +191,7 @@ class Environments(NamedTuple):
         folder = Path(os.environ.get("EDGEDISTILL_ENVIRONMENTS") or ROOT / ".environments")
         interpreters = {
             name: folder / name / "bin" / "python"
-            for name in ("optimum", "fastembed", "model2vec", "openvino", "tract")
+            for name in ("optimum", "fastembed", "openvino", "tract", "qnn")
         }
         interpreters |= {name: Path(path).absolute() for name, path in (pythons or {}).items()}
         return cls(interpreters, (transformers_js or folder / "transformers.js").absolute())
@@ -216,10 +226,6 @@ def measure(folder: Path, name: str, runner: Runner, environments: Environments)
         for each, entry in files.read_json(folder / "manifest.json")["precisions"].items()
         if each in runner.precisions
     }
-    if (
-        folder / "0_StaticEmbedding"
-    ).exists() and name == "sentence-transformers":  # which reads its table, whatever the graphs are
-        wanted = {each: file for each, file in wanted.items() if each == "fp32"}
     shared: dict[str, Any] = {"runner": name, "kind": folder.name}
     if reason := runner.needs(folder):
         return [{**shared, "precision": None, "reason": reason}]
@@ -259,6 +265,8 @@ def _without_roles(folder: Path) -> dict[str, Any]:
 def _result(answer: dict[str, Any] | str, golden: dict[str, Any], precision: str) -> dict[str, Any]:
     if isinstance(answer, str):
         return {"error": answer}
+    if "compiled" in answer:
+        return {"version": answer["version"], "compiled": answer["compiled"][precision]}
     dims, expected = (len(rows[0]) for rows in (answer["vectors"][precision], golden["vectors"]))
     if dims != expected:
         return {
@@ -297,8 +305,16 @@ def _ask(command: list[str], folder: Path, texts: list[str], wanted: dict[str, s
     lines = done.stdout.strip().splitlines()
     if done.returncode == 0 and lines:
         return dict(json.loads(lines[-1]))
-    errors = [line.strip() for line in done.stderr.splitlines() if "Error" in line or "Exception" in line]
-    return (errors or [f"exit code {done.returncode}"])[-1][:200]
+    return _message(done.stderr) or f"exit code {done.returncode}"
+
+
+def _message(stderr: str) -> str:
+    """The message of a program's exception, on one line, without the places in another language's source
+    that it names."""
+    lines = stderr.strip().splitlines()
+    frames = [at for at, line in enumerate(lines) if line.startswith("  File ")]
+    message = [line.strip() for line in lines[frames[-1] + 1 if frames else -1 :] if not line.startswith(" ")]
+    return " ".join(line for line in message if "Exception from src" not in line and line)[:200]
 
 
 def compared(vectors: list[list[float]], golden: dict[str, Any], precision: str) -> dict[str, Any]:
@@ -367,14 +383,15 @@ def table(report: dict[str, Any]) -> str:
     """The report as Markdown: a row for each kind and precision, a column for each engine, and the same for
     the libraries."""
     libraries = [name for name in RUNNERS if name not in ENGINES]
-    parts = (list(ENGINES), [*libraries, "text-embeddings-inference"])
-    return "\n".join(_table(report["rows"], names) for names in parts)
+    plain = [row for row in report["rows"] if row["kind"] in ("teacher", *STUDENTS)]
+    parts = ((report["rows"], list(ENGINES)), (plain, [*libraries, "text-embeddings-inference"]))
+    return "\n".join(_table(rows, names) for rows, names in parts)
 
 
 def _table(rows: list[dict[str, Any]], runners: list[str]) -> str:
     """A column for each of these runners; below, what was not run and why."""
     rows = [row for row in rows if row["runner"] in runners]
-    rows.sort(key=lambda row: ["teacher", *STUDENTS].index(row["kind"]))
+    rows.sort(key=lambda row: ["teacher", *KINDS].index(row["kind"]))
     shown = {row["runner"] for row in rows if row.get("precision")}
     names = [name for name in runners if name in shown]
     if not names:
@@ -400,6 +417,8 @@ def _cell(row: dict[str, Any]) -> str:
         return "refuses" if row["runner"] in ENGINES else "fails"
     if row.get("layout"):
         return "layout"
+    if row.get("compiled"):
+        return str(row["compiled"])
     worst = f"{row['cosine_min']:.5f}"
     if "rate_texts_s" in row:
         worst += f", {row['rate_texts_s']:,.0f}/s"
@@ -411,7 +430,7 @@ def _cell(row: dict[str, Any]) -> str:
 
 
 def write_readme(report: dict[str, Any]) -> None:
-    """Write the table between its markers in export/README.md."""
+    """Write the table between its markers in bench/ENGINES.md."""
     readme_tables.update(DOCUMENT, table(report), "ecosystems")
 
 
@@ -422,7 +441,7 @@ def main() -> None:
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--transformers-js", type=Path, metavar="DIR")
     parser.add_argument("--bundles", type=Path, metavar="DIR")
-    parser.add_argument("--kinds", nargs="*", default=["teacher", *STUDENTS])
+    parser.add_argument("--kinds", nargs="*", default=["teacher", *KINDS])
     parser.add_argument("--runners", nargs="*", default=list(RUNNERS))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--readme", action="store_true")
@@ -442,7 +461,8 @@ def main() -> None:
                 found = measure(folder / kind, name, RUNNERS[name], environments)
                 rows += found
                 print(*(json.dumps(row) for row in found), sep="\n", flush=True)
-            rows.append(inference_server_layout(folder / kind))
+            if kind in ("teacher", *STUDENTS):
+                rows.append(inference_server_layout(folder / kind))
     if arguments.out and arguments.out.exists():
         rows = merged(files.read_json(arguments.out)["rows"], rows)
     report = {"schema": 1, "bench": "ecosystems", "rows": rows, "machine": machine.here(), **run.provenance()}

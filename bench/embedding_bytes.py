@@ -32,11 +32,7 @@ def measured(bundle: edgedistill.Bundle, data: Path) -> dict[str, dict[str, Any]
     found = dict[str, dict[str, Any]]()
     for title, name in SUITES.items():
         suite = scoring.suite(name, data)
-        if suite.kind == "retrieval":
-            search = scoring.Search(precisions=PRECISIONS)
-            (scores,) = scoring.evaluate_search(suite, bundle, search).values()
-        else:
-            scores = scoring.evaluate(suite, bundle, PRECISIONS)
+        scores = scoring.evaluate(suite, bundle, PRECISIONS)
         for precision, average in {"float32": scores["average"], **scores["embeddings"]}.items():
             stored = sum(layout(each, bundle.embedding_dim()).bytes for each in precision.split("+"))
             found.setdefault(precision, {"bytes": stored, "scores": {}})["scores"][title] = average

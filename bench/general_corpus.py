@@ -23,10 +23,16 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
+from docutils import nodes
+
 from edgedistill import files
 from edgedistill.data import document_text, readers
 
 MOST_BYTES = 3_000_000
+NO_PROSE = (
+    *(nodes.title, nodes.subtitle, nodes.rubric, nodes.FixedTextElement, nodes.field_name, nodes.table),
+    *(nodes.system_message, nodes.label),
+)
 SKIPPED = {
     "site-packages",
     "dist-packages",
@@ -85,7 +91,7 @@ def package_docstrings(name: str) -> Iterator[str]:
 
 def sentences(document: str) -> Iterator[str]:
     """The English sentences of a document in reStructuredText."""
-    for _, paragraph in document_text.restructured(document, prose=True):
+    for _, paragraph in document_text.restructured(document, but=NO_PROSE):
         for text in split_sentences(readers.normalize(paragraph.replace("“", '"').replace("”", '"'))):
             if is_sentence(text):
                 yield text

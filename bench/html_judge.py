@@ -14,9 +14,12 @@ from edgedistill.errors import UserError
 
 # What the rendering section of the HTML standard does not show, or shows in place of what cannot be played.
 NOT_SHOWN = set(
-    "area base basefont datalist head link meta noembed noframes param rp script style template title "
-    "noscript iframe object video audio canvas textarea select defs desc metadata".split()
+    "base basefont datalist head link meta meter noembed noframes param progress rp script style template "
+    "title noscript iframe video audio canvas defs desc metadata annotation annotation-xml".split()
 )
+FIELD = ["alt", "value", "placeholder"]
+DRAWN = {"img": ["alt"], "area": ["alt"], "input": FIELD, "textarea": ["placeholder"]}  # attributes, as text
+NOT_DRAWN = ("hidden", "checkbox", "radio", "password", "color", "range", "file")  # types of input
 HIDDEN = re.compile(r"(^|[;\s])(display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 PAGES, LARGEST = 300, 60_000  # bytes
 
@@ -28,7 +31,10 @@ def shown(element: Element) -> str:
     hidden = "hidden" in element.attrib or HIDDEN.search(element.get("style", ""))
     if name in NOT_SHOWN or closed or hidden:
         return ""
-    return "".join([element.text or "", *(shown(child) + (child.tail or "") for child in element)])
+    empty = element.get("type", "").lower() not in NOT_DRAWN and not element.text
+    drawn = list(filter(None, map(element.get, DRAWN.get(name, []) if empty else [])))[:1]
+    below = (shown(child) + (child.tail or "") for child in element)
+    return "".join([*drawn, element.text or "", *below])
 
 
 def compared(path: Path) -> str:

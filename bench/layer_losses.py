@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import onnx
+from onnx import helper
 from rich import box
 from rich.table import Table
 
 from edgedistill.errors import UserError
 from edgedistill.evaluation.tables import plain
 from edgedistill.export import model_source, parity
-from edgedistill.quantization import Converter, convert_except, converted, converter, sample_texts
+from edgedistill.quantization import Converter, converter, sample_texts
 from edgedistill.run import Run
 from edgedistill.session import Session, progress_bar
 from edgedistill.students import graph
 
+READERS = ("MatMul", "Gather", "LSTM", "Slice", "Reshape")  # of the weights that a precision may convert
 Cost = dict[str, Any]  # {cosine_mean, cosine_min, saved_bytes}: of embeddings to fp32's, over all texts
 
 
@@ -58,6 +61,42 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
     ]
     about = {"name": run.recipe.name, "precision": precision, "texts": len(ids)}
     return about | whole | {"layers": layers}
+
+
+def convert_except(convert: Converter, model: onnx.ModelProto, skip: Iterable[str]) -> onnx.ModelProto:
+    """`convert(model)`, with the constants named in `skip` and the nodes that read them left as they are.
+
+    Converters look for constants, so these are inputs of the graph while a converter runs. An LSTM has two
+    matrices and is converted whole or not at all: naming one is enough. Raises KeyError for a name that is no
+    constant of the graph.
+    """
+    names = set(skip)
+    constants = {constant.name: constant for constant in model.graph.initializer}
+    if unknown := names - constants.keys():
+        raise KeyError(f"no constants of this graph: {', '.join(sorted(unknown))}")
+    for node in model.graph.node:
+        if node.op_type == "LSTM" and names & set(node.input[1:3]):
+            names |= set(node.input[1:3])
+    hidden = onnx.ModelProto()
+    hidden.CopyFrom(model)
+    for name in sorted(names):
+        constant = constants[name]
+        hidden.graph.initializer.remove(constant)
+        hidden.graph.input.append(helper.make_tensor_value_info(name, constant.data_type, constant.dims))
+    quantized = convert(hidden)
+    for value in [value for value in quantized.graph.input if value.name in names]:
+        quantized.graph.input.remove(value)
+        quantized.graph.initializer.append(constants[value.name])
+    return quantized
+
+
+def converted(model: onnx.ModelProto, quantized: onnx.ModelProto) -> list[str]:
+    """The weights that a conversion converted, in the order of the graph."""
+    matrices = {constant.name for constant in model.graph.initializer if len(constant.dims) > 1}
+    changed = matrices - {constant.name for constant in quantized.graph.initializer}
+    # the data of a lookup; the matrix of a product; W of an LSTM, whose R goes with it
+    read = [name for node in model.graph.node if node.op_type in READERS for name in node.input[:2]]
+    return [name for name in dict.fromkeys(read) if name in changed]
 
 
 def costs(

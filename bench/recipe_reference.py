@@ -9,7 +9,12 @@ from typing import Any
 
 from edgedistill.recipe import KINDS, Recipe, schema, sections
 
-BEGIN, END = "<!-- reference:begin -->", "<!-- reference:end -->"
+HEAD = """# Every key of a recipe
+
+`make docs` writes this page from the schema. [README.md](README.md) has examples. `null` means not set. Where
+a section has several kinds, you may leave out `kind` for the first: `distil` for a stage.
+"""
+COLUMNS, RULE = "| key | type | default | meaning |", "| --- | --- | --- | --- |"
 
 
 def by_key() -> dict[str, list[str]]:
@@ -28,38 +33,45 @@ def by_key() -> dict[str, list[str]]:
 
 
 def markdown() -> str:
-    """One table per section: key, type, default, meaning."""
+    """The page: a table per section, with key, type, default and meaning; what several sections of a title
+    share stands once, before them."""
     whole = json.loads(schema())
     definitions: dict[str, Any] = {"Recipe": whole, **whole["$defs"]}
-    lines: list[str] = []
+    lines = [HEAD]
     for title, names in by_key().items():
-        lines += [f"### {title}", ""]
+        lines += [f"## {title}", ""]
+        rows = {name: _rows(definitions[name]) for name in names}
+        owners = dict[str, list[str]]()
+        for name in names:
+            for row in rows[name]:
+                owners.setdefault(row, []).append(
+                    _heading(name, definitions[name]).strip(".`").split(": ")[-1]
+                )
+        shared = {row: of for row, of in owners.items() if len(of) > 1}
+        if shared:
+            of_kinds = [
+                f"{row} {'all' if len(of) == len(names) else ', '.join(of)} |" for row, of in shared.items()
+            ]
+            lines += ["Keys of several kinds:", "", f"{COLUMNS} kinds |", f"{RULE} --- |", *of_kinds, ""]
         for name in names:
             section = definitions[name]
             lines += [f"**{_heading(name, section)}** {' '.join(section['description'].split())}", ""]
-            keys = {key: value for key, value in section.get("properties", {}).items() if key != "kind"}
-            if keys:
-                lines += ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
-                lines += [_row(key, value, key in section.get("required", [])) for key, value in keys.items()]
-                lines.append("")
+            if own := [row for row in rows[name] if row not in shared]:
+                lines += [COLUMNS, RULE, *own, ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def updated(text: str) -> str:
-    """A Markdown text with the reference between its markers."""
-    head, tail = text.split(BEGIN)[0], text.split(END)[1]
-    return f"{head}{BEGIN}\n\n{markdown()}\n{END}{tail}"
+def _rows(section: dict[str, Any]) -> list[str]:
+    keys = {key: value for key, value in section.get("properties", {}).items() if key != "kind"}
+    return [_row(key, value, key in section.get("required", [])) for key, value in keys.items()]
 
 
 def _heading(name: str, section: dict[str, Any]) -> str:
     """The kind that selects a section, or its name where nothing selects it."""
     kinds = [kind for classes in KINDS.values() for kind, which in classes.items() if which.__name__ == name]
-    where = {"JoinedTeacher": "one teacher"}.get(name) or re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
-    return (
-        f"`kind: {kinds[0]}`."
-        if kinds and "kind" in section.get("properties", {})
-        else f"{where[0].upper()}{where[1:]}."
-    )
+    if kinds and "kind" in section.get("properties", {}):
+        return f"`kind: {kinds[0]}`."
+    return f"{re.sub('(?<=[a-z])(?=[A-Z])', ' ', name).capitalize()}."
 
 
 def _row(key: str, value: dict[str, Any], required: bool) -> str:

@@ -37,12 +37,12 @@ def run(*arguments: str) -> str:
 def scores(name: str, dims: list[int], data: Path) -> dict[str, Any]:
     """nDCG@10 of a bundle by split and by dimensions, {"ndcg10", "with_bm25"}; and of BM25 alone."""
     from edgedistill.evaluation import scoring
-    from edgedistill.evaluation.suites import retrieval
+    from edgedistill.evaluation.suites import retrieval, suite_files
     from edgedistill.evaluation.suites.cosines import encoded, unit
     from edgedistill.runtime import bundle
 
     encoder, found = scoring.Encoder.of(bundle.load(name, precision="int8")), dict[str, Any]()
-    whole: retrieval.Index | None = None
+    whole: suite_files.Index | None = None
     for split, suite in QUERIES.items():
         (task,) = scoring.suite(suite, data).tasks.values()
         if whole is None:  # both splits have the same documents

@@ -19,7 +19,7 @@ from edgedistill.data.bm25 import WEIGHT
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.report import without_samples
 from edgedistill.evaluation.suites.cosines import unit
-from edgedistill.evaluation.suites.retrieval import Index
+from edgedistill.evaluation.suites.suite_files import Index
 
 REPORT = Path(__file__).resolve().parent / "reports" / "search-test.json"
 SUITE, PAIRS = "search-test", "sts-small"
@@ -39,7 +39,7 @@ def mean(student: scoring.Documents, teacher: scoring.Documents) -> scoring.Docu
 def row(suite: scoring.Suite, bundle: edgedistill.Bundle, documents: scoring.Documents) -> dict[str, Any]:
     """The scores of queries by a bundle among the documents of an encoder."""
     search = scoring.Search(WEIGHT, documents)
-    found = scoring.evaluate_search(suite, bundle, search)
+    found = scoring.rankings(suite, bundle, search)
     quality = {name: found[name] for name in (suite.name, f"{suite.name} + BM25")}
     return {"documents": documents.name, "quality": without_samples(quality)}
 

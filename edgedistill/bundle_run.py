@@ -7,6 +7,7 @@ nothing of it is used before the runtime's checks, and its student's shape is ch
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -15,6 +16,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill import files, recipe, run
 from edgedistill.errors import CheckFailed, UserError, raise_failed, unknown_name
+from edgedistill.files import Json
 from edgedistill.precisions import PRECISIONS  # the most exact first
 from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
 from edgedistill.runtime import bundle, manifest
@@ -33,7 +35,7 @@ class BundleRun(run.Run):
     """A bundle's student as a finished run; `folder` is the bundle's, and its weights are read from the
     graph in `precision`."""
 
-    def __init__(self, opened: bundle.Bundle, spec: recipe.Recipe, shape: dict[str, Any]) -> None:
+    def __init__(self, opened: bundle.Bundle, spec: recipe.Recipe, shape: Json) -> None:
         manifest = opened.manifest
         info = {
             **manifest.get("run", {}),
@@ -42,12 +44,17 @@ class BundleRun(run.Run):
         }
         super().__init__(opened.folder, spec, shape, info)
         self.precision = opened.precision
-        self._entry: dict[str, Any] = manifest["precisions"][opened.precision]
+        self._entry: Json = manifest["precisions"][opened.precision]
+        self.space = opened.space
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Json:
         """{bundle, precision, sha256 of the graph}."""
         return {"bundle": self.folder.name, "precision": self.precision, "sha256": self._entry["sha256"]}
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        return self.folder
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """From tokenizer.json alone, with the names of its special tokens: other settings could have it
@@ -68,10 +75,10 @@ class BundleRun(run.Run):
         loaded.backend_tokenizer.no_truncation()
         loaded.backend_tokenizer.no_padding()
         if len(loaded) > self.vocabulary_size:
-            fact = (
-                f"its tokenizer has {len(loaded):,} tokens, its embedding table {self.vocabulary_size:,} rows"
+            raise UserError(
+                f"{self.folder}: its tokenizer has {len(loaded):,} tokens, its embedding table "
+                f"{self.vocabulary_size:,} rows; {GET_AGAIN}"
             )
-            raise UserError(f"{self.folder}: {fact}; {GET_AGAIN}")
         return loaded
 
     @property
@@ -96,11 +103,10 @@ class BundleRun(run.Run):
             finite_weights.checked(module, self.folder).eval(), model, self.max_tokens, self.vocabulary_size
         )
         if not agreement > LEAST_AGREEMENT:
-            fact = (
-                "its graph computes other embeddings than the student read back from it (cosine "
-                f"{agreement:.4f})"
+            raise CheckFailed(
+                f"{self.folder}: its graph computes other embeddings than the student read back from it "
+                f"(cosine {agreement:.4f}); give the run it was exported from"
             )
-            raise CheckFailed(f"{self.folder}: {fact}; give the run it was exported from")
         return module
 
 
@@ -121,8 +127,10 @@ def open_finished(name: str, place: str) -> run.Run:
         _check_student(f"{place}: {resolved.name}", about["kind"], about.get("labels", []))
         return _open_bundle(resolved, about)
     if isinstance(resolved, ModelFolder):
-        way_out = "a student with a `kind`, such as bert, can start from a model's layers"
-        raise UserError(f"{place}: the folder {name} is neither a bundle nor a run; {way_out}")
+        raise UserError(
+            f"{place}: the folder {name} is neither a bundle nor a run; a student with a `kind`, such "
+            "as bert, can start from a model's layers"
+        )
     known = unknown_name("finished student", name, files.shipped("bundle"))
     raise UserError(f"{place}: {known}; or give the folder of a bundle or a run")
 
@@ -138,9 +146,10 @@ def _check_student(at: str, kind: str, labels: list[str]) -> None:
         raise UserError(f"{at} is a teacher, not a student; give a student's run or bundle")
 
 
-def _open_bundle(resolved: BundleFolder, about: dict[str, Any]) -> BundleRun:
+def _open_bundle(resolved: BundleFolder, about: Json) -> BundleRun:
     """Open a bundle in the named precision, else in its most exact one."""
-    folder, precision = resolved.folder, resolved.precision
+    folder = resolved.folder
+    precision = resolved.precision
     place = str(folder / "manifest.json")
     if precision is None:
         precision = next((name for name in PRECISIONS if name in about["precisions"]), None)

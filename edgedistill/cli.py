@@ -115,7 +115,7 @@ RemoteCode = Annotated[
     bool,
     typer.Option(
         "--trust-remote-code",
-        help="Let Python code that comes with a model run. No recipe or bundle can allow it.",
+        help="Run Python code that comes with a model. No recipe or bundle can allow it.",
     ),
 ]
 Recipes = Annotated[
@@ -129,7 +129,7 @@ Column = Annotated[
     str | None,
     _option(
         "NAME",
-        "The column of texts in tables, or several as in title,body. Default: text, else all with words.",
+        "The column of texts in tables, or several: title,body. Default: text, else all that have words.",
         "--column",
     ),
 ]
@@ -145,8 +145,8 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Continue what was interrupted, with the same result as without the interruption. Finished runs "
-        "are left as they are.",
+        help="Continue an interrupted command, with the same result as without the interruption. Finished "
+        "runs stay as they are.",
     ),
 ]
 Overwrite = Annotated[
@@ -155,9 +155,9 @@ Overwrite = Annotated[
 ]
 Pooling = Annotated[
     str | None,
-    _option("KIND", "Of a plain transformers model: mean, cls, cls_pooler, max or last.", "--pooling"),
+    _option("KIND", "For a plain transformers model: mean, cls, cls_pooler, max or last.", "--pooling"),
 ]
-Revision = Annotated[str | None, _option("COMMIT", "Of a hub id: commit, tag or branch.", "--revision")]
+Revision = Annotated[str | None, _option("COMMIT", "Commit, tag or branch of a hub id.", "--revision")]
 Threads = Annotated[
     int | None,
     _option("N", "Default: $OMP_NUM_THREADS, otherwise the processors this process may use.", "--threads"),
@@ -345,7 +345,7 @@ def _share(value: str) -> tuple[int, int]:
 def cache(
     name: str = _positional(..., "RECIPE", "Path of a recipe, or name of a shipped one."),
     only: str = _value(
-        "", "I/N", "Only the I-th of N shares, for N jobs with one cache folder (EDGEDISTILL_CACHE)."
+        "", "I/N", "Do only the I-th of N shares: for N jobs that share a cache folder (EDGEDISTILL_CACHE)."
     ),
     engine: str = _value(
         "local", "ENGINE", "local (this process), or ray: the cluster of RAY_ADDRESS, else a local one."
@@ -361,9 +361,9 @@ def cache(
 ) -> None:
     """Embed and tokenize the texts of a recipe before training.
 
-    On as many machines as you like, with --only: `train` finds embeddings and tokens in the cache. They are
-    written in shards, each whole or not at all: what is killed and started again goes on, and loses no
-    finished shard. The bytes do not depend on who makes what.
+    `train` then finds the embeddings and tokens in the cache. Several machines share the work with --only.
+    Results are written in shards, each whole or not at all: start an interrupted command again, and it goes
+    on behind the last shard. The bytes do not depend on how the work was shared.
     """
     from edgedistill import recipe
     from edgedistill.planning import preflight
@@ -498,14 +498,13 @@ def fit(
     texts: list[str] | None = _value(
         None,
         "GLOB",
-        "Texts like those to embed, 200 or more, as for adapt; or documentation, which is Python's. "
-        "Repeatable.",
+        "200 texts or more like those to embed, as for adapt; or `documentation`, Python's. Repeatable.",
     ),
     minutes: float = _value(60.0, "N", "For all of it, reading to measuring.", min=0.05, max=1e5),
     space: str = _value(
         "own",
         "SPACE",
-        "own, or teacher: where an index of the teacher's embeddings exists, which the student is to search.",
+        "own; or teacher, if the student is to search an index of the teacher's embeddings.",
     ),
     steps: int | None = _value(
         None, "N", "Training steps of the best candidate, in place of the clock: the same each time.", min=4
@@ -518,7 +517,7 @@ def fit(
     text_column: TextColumn = "text",
     pooling: Pooling = None,
     revision: Revision = None,
-    seed: int = _value(0, "N", "Of the candidates' recipes and of the sampler.", min=0, max=2**32 - 1),
+    seed: int = _value(0, "N", "Seed of the candidates' recipes and of the sampler.", min=0, max=2**32 - 1),
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
@@ -526,10 +525,10 @@ def fit(
 ) -> None:
     """Find a teacher's best student within a size and a latency.
 
-    Candidates are built, exported and measured before training; the shipped students among them are starts.
-    The best start and other shapes learn your texts beside general ones, with --pairs your queries too, and
-    the best of all is exported: a start that no training has beaten stays. Writes a bundle, its recipe
-    mine.yaml, and fit.json; prints what the student keeps, beside its start and the teacher.
+    Shipped students and untrained shapes are exported and measured first. The best of both are trained on
+    your texts and on general ones, with --pairs on your queries too. The best of all is exported, even if
+    it is one that training did not improve. Writes a bundle, its recipe mine.yaml, and fit.json. Prints the
+    scores of the student, of its start and of the teacher.
     """
     _require_torch("fit", teacher)
     from edgedistill.fitting import fit as fitting
@@ -553,15 +552,20 @@ def fit(
 @_command("edgedistill export runs/demo-bert2 --precision int8,w8")
 def export(
     source: str = _positional(
-        ..., "RUN|MODEL", "A run folder written by train; or a model: its folder, packaged:NAME or a hub id."
+        ...,
+        "RUN|MODEL|BUNDLE",
+        "A run folder written by train; a student's bundle, in its own weights; or a model: its folder, "
+        "packaged:NAME or a hub id.",
     ),
     documents: str | None = _value(
         None,
         "RUN|MODEL|BUNDLE",
-        "Write a pair: RUN (or a bundle) embeds queries, this one documents, in the same space.",
+        "Write a pair of encoders: the first argument embeds queries, this one documents.",
     ),
     mean: bool = typer.Option(
-        False, "--mean", help="Embed the documents of a pair by both, as the mean: more is found."
+        False,
+        "--mean",
+        help="Embed a pair's documents with both encoders and take the mean, which finds more.",
     ),
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006
     out: Path | None = _value(None, "DIR", "Folder of the bundle. Default: bundles/NAME."),
@@ -574,14 +578,13 @@ def export(
     core: Path | None = _value(
         None,
         "DIR",
-        "Write a bundle, or BUNDLE:PRECISION, as one file for a device, with the core that reads it "
-        "there: C99 without a library.",
+        "Write this bundle as one file for a device, with the core that reads it: C99 without a library.",
     ),
     web: Path | None = _value(
         None,
         "DIR",
-        "Write a bundle, or BUNDLE:PRECISION, with a page of static files that searches by it; once more "
-        "with another, and the page offers both.",
+        "Write a page of static files that searches with this bundle. Do it again with another bundle, and "
+        "the page offers both.",
     ),
     overwrite: Overwrite = False,
     pooling: Pooling = None,
@@ -613,13 +616,15 @@ def export(
         print_result({"folder": str(folder), **result}, as_json, f"wrote {folder}; {way_on}")
         return
     if mean and documents is None:
-        raise UserError("--mean: is of a pair's documents; add --documents, their encoder, or leave it out")
+        raise UserError("--mean: only for a pair; add --documents with their encoder, or leave it out")
     if documents is not None and out is None:
         raise UserError(
             f"--documents {documents}: writes a pair of encoders; add --out, the folder of the pair"
         )
     if documents is not None and shape:
         raise UserError(f"--shape {shape}: not of a pair; export each encoder alone")
+    if out is None and source.partition(":")[0] in files.shipped("bundle"):
+        raise UserError(f"{source}: ships, and its name is taken; add --out, the folder of the new bundle")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
     _require_torch(
@@ -666,12 +671,12 @@ def bench(
         "adb://SERIAL. Repeatable.",
     ),
     quick: bool = typer.Option(False, "--quick", help="Fewer and shorter measurements."),
-    hybrid: bool = typer.Option(False, "--hybrid", help="Measure retrieval suites beside BM25 too."),
+    hybrid: bool = typer.Option(False, "--hybrid", help="Also measure retrieval suites with BM25."),
     hybrid_weight: float | None = _value(
         None, "WEIGHT", HYBRID_WEIGHT + " Given alone, it is --hybrid too.", min=0
     ),
     documents: str | None = _value(
-        None, "NAME", "A bundle: retrieval suites are measured with its embeddings of the documents too."
+        None, "NAME", "Also measure retrieval suites with documents that this bundle embeds."
     ),
     embeddings: list[str] | None = _value(
         None,
@@ -696,8 +701,8 @@ def bench(
 ) -> None:
     """Measure the accuracy, latency, size and memory of bundles.
 
-    MB is the graph alone. Accuracy is also reported as the share of the teacher's score that is retained,
-    where the teacher's bundle is measured too.
+    MB is the size of the graph alone. If you also name the teacher's bundle, the table shows which share of
+    its score each student retains.
     """
     for option, file in (("--out", out), ("--html", html)):
         if file is not None and file.is_file():
@@ -757,7 +762,7 @@ def embed(
     role: str = _value(
         "text",
         "ROLE",
-        "What the texts are: text, query or document, each with the bundle's prompt for it.",
+        "What the texts are: text, query or document. The bundle may have a prompt for each.",
         "--as",
     ),
     dim: int | None = _value(None, "N", "Dimensions to return, of a Matryoshka student. Default: all."),
@@ -796,9 +801,8 @@ def search(
     question: str = _positional(..., "QUESTION", "What to look for, in quotes. It may also come last."),
     places: list[str] | None = _positional(
         None,
-        "[PATH]... [STUDENT]",
-        "Folders, files, or globs; by default this folder. And the student, a bundle's name or folder; by "
-        "default nano.",
+        "PATH|STUDENT",
+        "Folders, files or globs, by default this folder; and a bundle's name or folder, by default nano.",
         show_default=False,
     ),
     top: int = _value(5, "N", "How many texts to show.", min=1),
@@ -847,7 +851,7 @@ def verify(
     name: OneBundle,
     device: RuntimeDevice = "cpu",
     other: str | None = _value(
-        None, "BUNDLE", "Whether its embeddings may be mixed with those of this bundle.", "--with"
+        None, "BUNDLE", "Check whether embeddings of both bundles may be mixed.", "--with"
     ),
     as_json: Json = False,
 ) -> None:
@@ -862,7 +866,9 @@ def verify(
     result = verification.verify(name, device)
     lines = verification.summary(name, result)
     if other is not None:
-        result["with"] = verification.beside(name, other)
+        from edgedistill.evaluation import teacher_agreement
+
+        result["with"] = teacher_agreement.beside(name, other)
         lines += f"\nwith {other}: {result['with']['space']} space; {result['with']['advice']}"
     print_result(result, as_json, lines)
 
@@ -873,36 +879,38 @@ def serve(
     host: str = _value("127.0.0.1", "ADDRESS", "0.0.0.0 for all interfaces.", "--host"),
     port: int = _value(8000, "N", "0 for any free one.", "--port", min=0, max=65_535),
     cors: list[str] | None = _value(
-        None, "ORIGIN", "A web page whose scripts may ask: https://example.org; * for all. Repeatable."
+        None,
+        "ORIGIN",
+        "A web page whose scripts may send requests: https://example.org; * for all. Repeatable.",
     ),
     api_key: str | None = _value(
-        None, "KEY", "Requests must bear it. Better in the environment.", envvar="EDGEDISTILL_API_KEY"
+        None, "KEY", "Requests must carry this key. Safer in the environment.", envvar="EDGEDISTILL_API_KEY"
     ),
     model_name: list[str] | None = _value(
         None, "NAME", "Another name that clients may ask for, such as text-embedding-3-small. Repeatable."
     ),
     workers: int = _value(
-        1, "N", "Batches embedded at the same time, a copy of the bundle each.", min=1, max=MOST_THREADS
+        1, "N", "Batches embedded at the same time, each with a copy of the bundle.", min=1, max=MOST_THREADS
     ),
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
     batch_tokens: int = _value(256, "N", "Estimated tokens of a batch.", min=1),
-    max_body_mb: int = _value(8, "N", "Megabytes of a request's body, else 413.", min=1),
-    max_texts: int = _value(2048, "N", "Texts of a request, else 400.", min=1),
-    max_chars: int = _value(100_000, "N", "Characters of a text, else 400.", min=1),
+    max_body_mb: int = _value(8, "N", "Largest body of a request in MB; beyond it 413.", min=1),
+    max_texts: int = _value(2048, "N", "Most texts of a request; beyond it 400.", min=1),
+    max_chars: int = _value(100_000, "N", "Most characters of a text; beyond it 400.", min=1),
     queue_seconds: int = _value(
-        30, "N", "How long what waits may take, at the measured rate, else 429.", min=1
+        30, "N", "Longest wait in the queue, at the measured rate; beyond it 429.", min=1
     ),
-    timeout: int = _value(60, "N", "Seconds to answer a request, else 503.", min=1),
+    timeout: int = _value(60, "N", "Most seconds to answer a request; beyond it 503.", min=1),
     header_timeout: int = _value(
-        10, "N", "Seconds for the headers of a request, and of an idle connection.", min=1
+        10, "N", "Most seconds for the headers of a request, also on an idle connection.", min=1
     ),
-    stop_timeout: int = _value(30, "N", "Seconds to finish what waits after SIGTERM.", min=1),
+    stop_timeout: int = _value(30, "N", "Most seconds to finish accepted requests after SIGTERM.", min=1),
 ) -> None:
     """Serve a bundle over HTTP, with OpenAI's embeddings API.
 
-    POST /v1/embeddings; GET /v1/models, /health and /metrics. SIGTERM stops it once what it has accepted is
-    answered. --threads is of each worker; by default the workers share the processors.
+    POST /v1/embeddings; GET /v1/models, /health and /metrics. After SIGTERM it answers what it has accepted
+    and stops. --threads counts for each worker; by default the workers share the processors.
     """
     for needed in ("starlette", "uvicorn", "orjson", "prometheus_client"):
         require(needed, "edgedistill serve", "server")

@@ -47,7 +47,8 @@ class TextFile:
     def check(self) -> None:
         """Raise UserError where there is no such file, its type is not known, or a column is given for text
         that has none."""
-        path, stdin = object_store.noted(self.path), str(self.path) == "-"
+        path = object_store.noted(self.path)
+        stdin = str(self.path) == "-"
         if not (stdin or object_store.is_address(path)) and (path.is_dir() or not path.exists()):
             fact = "a folder" if path.is_dir() else "no such file"
             raise UserError(
@@ -121,16 +122,19 @@ def embed_file(
     for a damaged line, and for a pair of encoders where the texts are neither queries nor documents.
     """
     source.check()
-    dims, encoder = opened.embedding_dim(dim), opened.of(source.role)
+    dims = opened.embedding_dim(dim)
+    encoder = opened.of(source.role)
     out.check(dims)
-    count, reading = 0, Reading(files=1)
+    count = 0
+    reading = Reading(files=1)
     with progress_bar(None, session.progress) as advance:
 
         def embedded() -> Embedded:
             nonlocal count
             for texts in _chunks(source.texts(reading)):
-                long = [text for text in texts if len(text.encode()) >= encoder.max_tokens]
-                reading.cut(encoder.token_counts(long, source.role), encoder.max_tokens)
+                ids = encoder.whole_ids(texts, source.role)
+                reading.cut([len(row) for row in ids], encoder.max_tokens)
+                reading.unknown(encoder.unknown_tokens(ids, source.role))
                 rows = encoder.encode(texts, dim, batch_tokens, role=source.role, precision=out.precision)
                 count += len(texts)
                 yield texts, rows
@@ -147,13 +151,15 @@ def embed_file(
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
-    chunk, size = list[str](), 0
+    chunk = list[str]()
+    size = 0
     for text in texts:
         chunk.append(text)
         size += len(text)
         if len(chunk) == CHUNK_TEXTS or size >= CHUNK_BYTES:
             yield chunk
-            chunk, size = [], 0
+            chunk = []
+            size = 0
     if chunk:
         yield chunk
 

@@ -118,7 +118,8 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
         fact = f"{place}: not enough memory" if place else "not enough memory"
         return UserError(f"{fact}{size}; free some, take a smaller batch, or a machine with more")
     if isinstance(error, UnicodeEncodeError) and "\ud800" <= error.object[error.start] <= "\udfff":
-        letter, near = error.object[error.start], error.object[max(0, error.start - 20) : error.end + 20]
+        letter = error.object[error.start]
+        near = error.object[max(0, error.start - 20) : error.end + 20]
         return UserError(f"{near!a}: holds half a surrogate pair ({letter!a}), which is not text; correct it")
     if isinstance(error, OSError) and error.errno is None and not isinstance(error, io.UnsupportedOperation):
         return UserError(
@@ -134,7 +135,8 @@ def wants_memory(error: BaseException) -> bool:
 
 def _system_error(error: BaseException) -> int | None:
     """The errno behind an error of Python or of a library, where the user can do something about it."""
-    rust, number = _RUST.search(str(error)), None
+    rust = _RUST.search(str(error))
+    number = None
     if rust:
         number = int(rust[1])
     elif isinstance(error, OSError):

@@ -24,6 +24,7 @@ from edgedistill.errors import (
     user_error,
 )
 
+Json = dict[str, Any]  # an object of a JSON file, or one that becomes it
 PACKAGE = Path(__file__).resolve().parent
 # of Python's documentation, made by bench/general_corpus.py
 GENERAL_CORPUS = PACKAGE / "shipped/general_corpus/sentences.txt.gz"
@@ -47,7 +48,8 @@ def shipped_folder(what: str) -> Path:
 def shipped(what: str) -> dict[str, Path]:
     """All shipped files of one kind by name: a recipe's file stem, otherwise the name of the file's
     folder."""
-    folder, pattern = shipped_folder(what), SHIPPED[what][1]
+    folder = shipped_folder(what)
+    pattern = SHIPPED[what][1]
     return {p.stem if what == "recipe" else p.parent.name: p for p in sorted(folder.glob(pattern))}
 
 
@@ -359,7 +361,8 @@ def difference(before: Any, now: Any, key: str = "") -> str | None:
     """The first key in which two trees of plain data differ, with both values; None where they agree. Keys
     are those of --set, such as stages.0.epochs."""
     if isinstance(before, list) and isinstance(now, list):
-        before, now = dict(enumerate(before)), dict(enumerate(now))
+        before = dict(enumerate(before))
+        now = dict(enumerate(now))
     if not isinstance(before, dict) or not isinstance(now, dict):
         return None if before == now else f"{key} was {before!r}, is now {now!r}"
     for name in {**before, **now}:

@@ -140,8 +140,10 @@ class _Chunks(io.RawIOBase):
             with _reached(self.address) as (system, path):
                 content = system.cat_file(path, start=self.at, end=self.at + wanted)
             if len(content) != wanted:
-                fact = f"cut off: {len(content):,} of {wanted:,} bytes came from byte {self.at:,} on"
-                raise UserError(f"{self.address}: {fact}; check the network, and run it again")
+                raise UserError(
+                    f"{self.address}: cut off: {len(content):,} of {wanted:,} bytes came from byte "
+                    f"{self.at:,} on; check the network, and run it again"
+                )
             buffer[:wanted] = content
             self.at += wanted
         return wanted
@@ -159,7 +161,8 @@ def pull(name: str | Path, mark: str) -> Path:
     """Have a folder of a store here as it is there, if it has its mark there and not the same one here.
     Returns its place, or the path of a folder that is only here."""
     folder = place_of(name)
-    address, present = address_of(folder), names(folder)
+    address = address_of(folder)
+    present = names(folder)
     if mark not in present:
         return folder
     with _reached(f"{address}/{mark}") as (system, path):
@@ -200,13 +203,16 @@ def _reached(address: str) -> Iterator[tuple[Any, str]]:
     except UserError:
         raise
     except Exception as error:
-        fact, way_out = f"{type(error).__name__}: {first_line(error)}", "check the network, and run it again"
+        fact = f"{type(error).__name__}: {first_line(error)}"
+        way_out = "check the network, and run it again"
         if isinstance(error, OSError) and error.errno in FULL_DISK:
             raise  # of this machine, which the writer of the file reports
         if isinstance(error, FileNotFoundError):
-            fact, way_out = "no such file or folder", "correct the address"
+            fact = "no such file or folder"
+            way_out = "correct the address"
         elif isinstance(error, ImportError):
             way_out = installing(EXTRA)
         elif isinstance(error, PermissionError) or "credential" in fact.lower():
-            fact, way_out = f"refused ({fact})", "set the store's credentials"
+            fact = f"refused ({fact})"
+            way_out = "set the store's credentials"
         raise UserError(f"{address}: {fact}; {way_out}") from error

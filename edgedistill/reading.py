@@ -19,10 +19,12 @@ class Reading:
     skipped: dict[str, str] = field(default_factory=dict)  # file -> reason
     other_files: dict[str, dict[str, int]] = field(default_factory=dict)  # folder -> ending -> how many
     columns: dict[str, list[str]] = field(default_factory=dict)  # table -> its columns, where none was named
-    front_matter: dict[str, list[str]] = field(default_factory=dict)  # file -> its keys, which are not read
-    pages_without_text: dict[str, list[int]] = field(default_factory=dict)  # file -> pages
+    records: dict[str, list[str]] = field(default_factory=dict)  # .json -> the key of the list that is read
+    not_read: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # file -> what -> which of it
     texts_cut: int = 0
     tokens_cut: int = 0
+    unknown_tokens: int = 0  # for which the vocabulary has no other than the unknown token
+    unknown_texts: int = 0  # without any other
     added: set[str] = field(default_factory=set, repr=False)  # the keys of what was added
 
     def add(self, key: str, other: dict[str, Any]) -> None:
@@ -34,20 +36,33 @@ class Reading:
             before = getattr(self, name)
             setattr(self, name, before | value if isinstance(before, dict) else before + value)
 
-    def empty_page(self, name: str, page: int) -> None:
-        self.pages_without_text.setdefault(name, []).append(page)
+    def leave_out(self, name: str, what: str, which: Any) -> None:
+        """Note a part of a file that is not read: a key of its front matter, the number of a page."""
+        known = self.not_read.setdefault(name, {}).setdefault(what, [])
+        known += [] if which in known else [which]
 
     def skip(self, path: str, problem: Exception, name: str = "") -> None:
         """Note a file that was not read, by its path or another name, with the fact of its error."""
         fact = str(problem).removeprefix(f"{path}: ").partition("; ")[0]
         of_system = problem.strerror if isinstance(problem, OSError) else None
         self.skipped[name or path] = of_system.lower() if of_system else fact
+        for noted in (self.columns, self.not_read):
+            noted.pop(path, None)
+
+    def closed(self, error: OSError) -> None:
+        """Note a folder that cannot be opened."""
+        self.skip(error.filename, error)
 
     def cut(self, tokens: list[int], most: int) -> None:
         """Note the numbers of tokens of texts, of which an encoder reads at most so many."""
         lost = [count - most for count in tokens if count > most]
         self.texts_cut += len(lost)
         self.tokens_cut += sum(lost)
+
+    def unknown(self, found: list[tuple[int, bool]]) -> None:
+        """Note the unknown tokens of texts, as `Bundle.unknown_tokens` counts them."""
+        self.unknown_tokens += sum(count for count, _ in found)
+        self.unknown_texts += sum(alone for _, alone in found)
 
     @property
     def report(self) -> dict[str, Any]:
@@ -60,21 +75,27 @@ class Reading:
         others = {
             folder: [f"{n} {ending}" for ending, n in all.items()] for folder, all in self.other_files.items()
         }
+        parts = {
+            name: [f"{what}: {', '.join(map(str, which))}" for what, which in all.items()]
+            for name, all in self.not_read.items()
+        }
         noted: dict[str, dict[str, Any]] = {
             f"skipped {len(self.skipped)}:": {name: [reason] for name, reason in self.skipped.items()},
-            "not read in": others,
+            "not read in": others | parts,
             "columns of": self.columns,
-            "front matter not read of": self.front_matter,
-            "no text on pages of": self.pages_without_text,
+            "records of": self.records,
         }
-        parts = [f"read {counted(self.files, 'file')}"]
+        line = [f"read {counted(self.files, 'file')}"]
         for what, entries in noted.items():
-            names = [f"{name} ({', '.join(map(str, details))})" for name, details in entries.items()]
-            parts += [f"{what} {_first(names)}"] if names else []
+            names = [f"{name} ({', '.join(details)})" for name, details in entries.items()]
+            line += [f"{what} {_first(names)}"] if names else []
         if self.texts_cut:
             texts = counted(self.texts_cut, "text")
-            parts.append(f"{texts} cut at the encoder's limit, {counted(self.tokens_cut, 'token')} not read")
-        return escaped("; ".join(parts))
+            line.append(f"{texts} cut at the encoder's limit, {counted(self.tokens_cut, 'token')} not read")
+        if self.unknown_tokens:
+            texts = f" ({counted(self.unknown_texts, 'text')} without any other)" * (self.unknown_texts > 0)
+            line.append(f"{counted(self.unknown_tokens, 'token')} unknown to the vocabulary{texts}")
+        return escaped("; ".join(line))
 
 
 def _first(names: list[str]) -> str:

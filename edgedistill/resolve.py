@@ -118,8 +118,10 @@ def model_files(resolved: Resolved, revision: str | None, place: str) -> Path:
     if isinstance(resolved, BundleFolder):
         way_out = "give the model or the run it was exported from"
         if place.startswith("student."):
-            whole = f"student: {{weights: {resolved.name}}}"
-            way_out = f"give the run it was exported from; or go on from the bundle as a whole: {whole}"
+            way_out = (
+                "give the run it was exported from; or go on from the bundle as a whole: student: "
+                f"{{weights: {resolved.name}}}"
+            )
         raise UserError(f"{place}: {resolved.name} is a bundle, which has graphs and no model; {way_out}")
     if isinstance(resolved, Packaged):
         return _packaged(resolved.name.removeprefix("packaged:"), place)

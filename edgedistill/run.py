@@ -17,7 +17,7 @@ import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -26,6 +26,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, machine, object_store, recipe
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.resolve import unfinished_run
 from edgedistill.runtime import prompts
 from edgedistill.runtime.prompts import Prompts
@@ -36,7 +37,8 @@ from edgedistill.students.sentence_transformer import Affine
 
 M = TypeVar("M", bound=nn.Module)
 
-HEAD_SHAPE, HEAD_WEIGHTS = "task.json", "head.safetensors"  # what a classifier's run has beside a student's
+HEAD_SHAPE = "task.json"
+HEAD_WEIGHTS = "head.safetensors"  # what a classifier's run has beside a student's
 AGAIN = "copy the run again, or train it again"
 PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
@@ -44,7 +46,7 @@ PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors",
 class Shaped:
     """What a student's shape, the content of student.json, says about its texts."""
 
-    shape: dict[str, Any]
+    shape: Json
 
     @property
     def max_tokens(self) -> int:
@@ -66,14 +68,16 @@ class Shaped:
 class Run(Shaped):
     """An opened run: the student, its tokenizer, its recipe; `shape` is student.json and `info` is run.json.
 
-    With `remote_code` Python code that comes with a teacher's own model may run.
+    `space` is that of its embeddings, where a bundle said so. With `remote_code` Python code that comes with
+    a teacher's own model may run.
     """
 
     folder: Path
     recipe: recipe.Recipe
-    shape: dict[str, Any]
-    info: dict[str, Any]
+    shape: Json
+    info: Json
     remote_code: bool = False
+    space: str | None = None
 
     def __post_init__(self) -> None:
         self.model_folder = self.folder / "model"  # where the student is a whole model
@@ -99,7 +103,7 @@ class Run(Shaped):
         return list(self.head_shape["labels"]) if (self.folder / HEAD_SHAPE).exists() else []
 
     @property
-    def head_shape(self) -> dict[str, Any]:
+    def head_shape(self) -> Json:
         """{labels, pair, hidden} of a classifier's run."""
         return dict(files.read_json(self.folder / HEAD_SHAPE))
 
@@ -108,7 +112,7 @@ class Run(Shaped):
         return dict(self.info["parameters"])
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Json:
         """What a run that starts from this student records of it: {run, sha256 of the weights}."""
         return {"run": self.folder.name, "sha256": files.sha256_file(self.folder / "student.safetensors")}
 
@@ -130,9 +134,9 @@ class Run(Shaped):
         of unit length. Raises UserError for files that are not those of a student."""
         with opening(self.folder, "its student does not open", AGAIN):
             if self.kind in ("teacher", "reduced"):
-                teacher = sentence_transformer.read(
-                    self.model_folder, self.shape.get("pooling"), self.remote_code
-                )
+                source = model_folder.read(self.model_folder)
+                pooling = self.shape.get("pooling")
+                teacher = sentence_transformer.read(source, pooling, self.remote_code)
                 if (self.folder / "student.safetensors").exists():  # fine-tuned
                     _load(teacher, self.folder / "student.safetensors")
                 if self.kind == "teacher":
@@ -143,10 +147,12 @@ class Run(Shaped):
     def classifier(self) -> Classifier:
         """The student with its classifier head, in eval mode. Raises UserError for weights that cannot be
         computed with."""
-        student, weights = self.student(), self.folder / HEAD_WEIGHTS
+        student = self.student()
+        weights = self.folder / HEAD_WEIGHTS
         with opening(weights, "does not open", AGAIN):
             shape = self.head_shape
-            labels, dims = len(shape["labels"]), kinds.dims(student)
+            labels = len(shape["labels"])
+            dims = kinds.dims(student)
             module = Classifier(student, dims, labels, shape["pair"], shape["hidden"])
             module.load_state_dict(load_file(weights), strict=False)
         return finite_weights.checked(module, weights).eval()
@@ -185,7 +191,7 @@ def open_run(folder: Path | str, place: str = "", remote_code: bool = False) -> 
     return opened
 
 
-def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor] | None) -> None:
+def write_student(folder: Path, shape: Json, weights: dict[str, torch.Tensor] | None) -> None:
     """Write student.json and student.safetensors; their bytes depend on shape and weights alone. Without
     weights only the shape is written."""
     (folder / "student.json").write_text(
@@ -200,7 +206,7 @@ def save_weights(weights: dict[str, torch.Tensor], file: Path) -> None:
     save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, file)
 
 
-def provenance() -> dict[str, Any]:
+def provenance() -> Json:
     """{made_at, versions, platform, threads}, recorded in run.json."""
     return {
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,12 @@ from edgedistill.session import QUIET, Session, progress_bar, wrapped
 STUDENT = "nano"  # unless another is named
 EXAMPLE = "edgedistill search 'how do I reset it?' docs"
 CHUNK_TEXTS = 1_024  # embedded between two reports of progress
-FORMAT = 2  # part of every cache key: raise it when what is kept changes
+FORMAT = 3  # part of every cache key: raise it when what is kept changes
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
+BEGUN = 6  # words by which a part of a paragraph is found in its file, and what may stand between two
+BETWEEN = r"(?:<[^<>]*>|[^\w<])+"
+MOST_LINES = 10_000  # of a paragraph
+PLACES = 3  # of equal texts, that are printed
 INDENT, LINES = 5, 3  # of a text that is printed
 KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
 PRECISION = "int8"  # in which embeddings are kept: a quarter of float32's bytes, for nearly the same ranking
@@ -78,10 +84,10 @@ def _is_path(word: str) -> bool:
 def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[str, Any]:
     """The texts that answer a question best: {read, texts, embedded, ranked_by, close, results}.
 
-    A result is {file, line (or row, item), text, score, cosine, bm25}, of equal texts the first; `score`
-    ranks them, `bm25` is the share of the question's words that a text has. `close` is False where even the
-    best score says that no text answers, None of few texts. `read` is a `Reading.report`; `embedded` says how
-    many texts were not in the cache.
+    A result is {file, line (or row, item), text, also, score, cosine, bm25}; `also` has the other places of
+    an equal text, {file, line} each. `score` ranks them, `bm25` is the share of the question's words that a
+    text has. `close` is False where even the best score says that no text answers, None of few texts. `read`
+    is a `Reading.report`; `embedded` says how many texts were not in the cache.
     Raises UserError for an empty question, where no file is found, none has text, or a named one is damaged.
     """
     question, top = readers.normalize(request.question), positive(request.top, "top")
@@ -91,8 +97,9 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     reading = Reading()  # of this question alone
     found = _read(request, opened, reading)
     texts = list(found)
+    reading.unknown(opened.unknown_tokens(opened.whole_ids([question], "query"), "query"))
+    rows, embedded = _kept_embeddings(opened, texts, request, session, reading)
     session.log(reading.line)
-    rows, embedded = _kept_embeddings(opened, texts, request, session)
     cosines = similarity(opened.encode_query(question), rows)
     words, ranked_by, least = np.zeros_like(cosines), "cosine", bm25.CLOSE_BY_COSINE
     if weight:
@@ -104,8 +111,10 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     scores, best = bm25.joined(cosines, words, weight), bm25.joined(cosines, words).max()
     results = []
     for at in np.argsort(-scores[0], kind="stable")[:top].tolist():
-        path, number = found[texts[at]]
-        place = {"file": str(path), input_file.numbered(path): number, "text": texts[at]}
+        place, *also = (
+            {"file": str(path), input_file.numbered(path): line} for path, line in found[texts[at]]
+        )
+        place |= {"text": texts[at], "also": also}
         numbers = {"score": scores, "cosine": cosines, "bm25": words}
         results.append(place | {name: round(float(each[0, at]), 4) for name, each in numbers.items()})
     about = {"read": reading.report, "texts": len(texts), "embedded": embedded}
@@ -113,10 +122,10 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     return {**about, "ranked_by": ranked_by, "close": close, "results": results}
 
 
-def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, tuple[Path, int]]:
-    """The distinct texts of all files, with the file and the line or row of each. What a folder or a glob
+def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, list[tuple[Path, int]]]:
+    """The distinct texts of all files, with the files and the lines or rows of each. What a folder or a glob
     stands for and cannot be read is skipped."""
-    found, named = dict[str, tuple[Path, int]](), file_patterns.named(request.paths, None)
+    found, named = dict[str, list[tuple[Path, int]]](), file_patterns.named(request.paths, None)
     for path in file_patterns.matching_files(request.paths, Path(), "search", reading):
         try:
             passages = list(_passages(path, request, encoder, reading))
@@ -129,11 +138,12 @@ def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, tuple
             continue
         reading.files += 1
         for number, text in passages:
-            found.setdefault(text, (path, number))
+            found.setdefault(text, []).append((path, number))
     if not found:
         problems = [f"{path}: {reason}" for path, reason in list(reading.skipped.items())[:3]]
         raise UserError(*problems, f"{' '.join(request.paths)}: no text found; give other files")
-    if request.column is not None and all(readers.is_text_file(path) for path, _ in found.values()):
+    files_of = {path for places in found.values() for path, _ in places}
+    if request.column is not None and all(map(readers.is_text_file, files_of)):
         raise UserError(f"--column {request.column}: {' '.join(request.paths)} is no table; leave it out")
     return found
 
@@ -142,14 +152,17 @@ def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) ->
     """The texts of a file, each of no more tokens than the encoder reads: a longer one is divided; a heading
     or a cell of a document stands in a line of its own before what follows it."""
     least = SHORTEST if readers.is_text_file(path) and input_file.kind(path) != ".txt" else 1
-    run, first = "", 0
+    run, first, lines = "", 0, list[str]()
     numbered = readers.numbered_texts(path, request.column, "--column", "auto", LONGEST_TEXT, reading)
     for number, text in numbered:
         first = first if run else number
+        before = -len(run) - 1
         *whole, run = encoder.passages(f"{run}\n{readers.normalize(text)}".strip())
-        for passage in whole:
+        lines = lines or (_source_lines(path) if whole else [])
+        for passage, after in pairwise([*whole, run]):
             yield first, passage
-            first = number
+            before += len(passage)
+            first = _line_of(after, lines, number, max(0, before))
         if len(run) >= least:
             yield first, run
             run = ""
@@ -157,40 +170,62 @@ def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) ->
         yield first, run
 
 
+def _source_lines(path: Path) -> list[str]:
+    """The lines of a document as it is written; none of a .pdf, whose pages alone are known, or a table."""
+    if not readers.is_text_file(path) or input_file.numbered(path) != "line":
+        return []
+    with input_file.opened(path) as file:
+        declared = input_file.kind(path) == ".html"
+        return input_file.decoded(file.read(), str(path), declared).split("\n")
+
+
+def _line_of(part: str, lines: list[str], number: int, before: int) -> int:
+    """The line of a part of the paragraph that begins in line `number`, behind `before` characters of it:
+    where its first words stand, or `number` if they are written otherwise."""
+    paragraph = "\n".join(lines[number - 1 : number + MOST_LINES])
+    begun = re.compile(BETWEEN.join(re.findall(r"\w+", part)[:BEGUN])).search(paragraph, before)
+    return number + paragraph.count("\n", 0, begun.start()) if begun else number
+
+
 def _kept_embeddings(
-    opened: Bundle, texts: list[str], request: Search, session: Session
+    opened: Bundle, texts: list[str], request: Search, session: Session, reading: Reading
 ) -> tuple[np.ndarray, int]:
     """The embeddings of distinct texts as documents, (n, d) int8, and how many of them were computed now: an
     earlier call with the same bundle and paths left the others in the cache, with the hashes of their
-    texts. The bundle's digest stands for more than its space, which a stranger's manifest may claim."""
+    texts and the counts of their unknown tokens, of which `reading` is told. The bundle's digest
+    stands for more than its space, which a stranger's manifest may claim."""
     bundle = [manifest.digest(opened.manifest), *(encoder.precision for encoder in opened.encoders)]
     paths = [os.path.abspath(each) for each in request.paths]
     key = files.cache_key(format=FORMAT, paths=paths, column=request.column, bundle=bundle)
-    folder, known = session.cache / "search" / key, dict[bytes, np.ndarray]()
+    folder, known = session.cache / "search" / key, dict[bytes, Any]()
     hashed = {hashlib.sha256(text.encode()).digest(): text for text in texts}
     if cached_folder.intact(folder, session.log):
-        kept = np.load(folder / "embeddings.npy")
-        known = dict(zip(map(bytes, kept["text"]), kept["row"], strict=True))
+        known = {bytes(entry["text"]): entry for entry in np.load(folder / "embeddings.npy")}
     new = [key for key in hashed if key not in known]
     session.log(f"texts: {len(texts):,}; to embed: {len(new):,}")
     with progress_bar(len(new), session.progress, log=session.log) as advance:
         advance(0)
         for start in range(0, len(new), CHUNK_TEXTS):
             chunk = new[start : start + CHUNK_TEXTS]
-            rows = opened.encode_document([hashed[key] for key in chunk], precision=PRECISION)
-            known.update(zip(chunk, rows, strict=True))
+            chosen = [hashed[key] for key in chunk]
+            rows = opened.encode_document(chosen, precision=PRECISION)
+            of_text = [("text", "V32"), ("row", "i1", rows.shape[1]), ("unknown", "i4"), ("alone", "?")]
+            entries = np.zeros(len(chunk), of_text)
+            unknown = opened.unknown_tokens(opened.whole_ids(chosen, "document"), "document")
+            entries["text"], entries["row"] = chunk, rows
+            entries["unknown"], entries["alone"] = zip(*unknown, strict=True)
+            known.update(zip(chunk, entries, strict=True))
             advance(len(chunk))
     found = np.stack([known[key] for key in hashed])
+    reading.unknown(found[["unknown", "alone"]].tolist())
 
     def write(temporary: Path) -> None:
-        kept = np.zeros(len(found), [("text", "V32"), ("row", "i1", found.shape[1])])
-        kept["text"], kept["row"] = list(hashed), found
-        np.save(temporary / "embeddings.npy", kept)
+        np.save(temporary / "embeddings.npy", found)
 
     if new or len(known) > len(found):
         cached_folder.written(folder, write)
     _forget(folder.parent)
-    return found, len(new)
+    return found["row"], len(new)
 
 
 def _forget(cache: Path) -> None:
@@ -208,8 +243,10 @@ def table(found: dict[str, Any]) -> str:
     lines = ["Nothing close. The nearest anyway:"] if found["close"] is False else []
     lines += [f"  #{''.join(f'{title:>8}' for title in titles)}  where"]
     for rank, each in enumerate(results, 1):
-        file, number, text, *_ = each.values()
+        file, number, text, also, *_ = each.values()
         numbers = "".join(f"{each[title.lower()]:8.2f}" for title in titles)
-        lines.append(f"{rank:3}{numbers}  {file}:{number}")
+        places = [":".join(map(str, place.values())) for place in [{"file": file, "": number}, *also]]
+        more = f", {len(places) - PLACES} more" if places[PLACES:] else ""
+        lines.append(f"{rank:3}{numbers}  {', also '.join(places[:PLACES])}{more}")
         lines += wrapped(" " * INDENT + escaped(text.replace("\n", " · ")), INDENT, LINES)
     return "\n".join(lines)

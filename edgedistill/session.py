@@ -76,8 +76,10 @@ def process() -> tuple[int, int]:
 def check_one_process(what: str | None) -> None:
     """Raise UserError in one of several processes: each would do all of `what`, into the same folder."""
     if process()[1] > 1:
-        fact = f"started as one of {process()[1]} processes (WORLD_SIZE), but it runs in one"
-        raise UserError(f"{what}: {fact}; start it without torchrun or accelerate launch")
+        raise UserError(
+            f"{what}: started as one of {process()[1]} processes (WORLD_SIZE), but it runs in one; "
+            "start it without torchrun or accelerate launch"
+        )
 
 
 def at_intervals(log: Log) -> Callable[[str, bool], None]:

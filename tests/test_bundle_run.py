@@ -18,7 +18,7 @@ from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import kinds, traced
+from edgedistill.students import graph, kinds
 from edgedistill.training import student_embeddings
 from tests.conftest import sentences
 from tests.export.test_export import make_run, quiet
@@ -196,7 +196,7 @@ def test_a_graph_that_was_changed_or_traced(copy: Path) -> None:
     path = copy / "onnx" / "model.onnx"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert "changed since export" in problem(str(copy))
-    onnx.save(traced.write(bundle_run.open_finished(f"{copy}:w8", PLACE).student()), path)
+    onnx.save(graph.traced(bundle_run.open_finished(f"{copy}:w8", PLACE).student()), path)
     entry = {
         **files.read_json(copy / "manifest.json")["precisions"]["fp32"],
         "sha256": files.sha256_file(path),

@@ -193,4 +193,4 @@ def test_bench_scores_no_task_outside_it(task: dict[str, Any], world: World) -> 
     described = yaml.safe_load(text)
     described["stages"][0]["rows"]["test"] = task["test"].replace("{data}", str(world.data))
     with pytest.raises(UserError, match="outside the data folder|nothing is downloaded unasked"):
-        labelled_task.of_recipe(described, "", world.data)
+        labelled_task.of_recipe({"recipe": described, "labels": []}, "", world.data)

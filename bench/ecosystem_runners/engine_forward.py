@@ -59,7 +59,12 @@ def main():
     for precision, name in request["files"].items():
         run, version = ENGINES[sys.argv[2]](folder / name)
         rows = [np.array([ids_of[text]], np.int64) for text in request["texts"]]
-        feeds = [{"input_ids": row, "attention_mask": np.ones_like(row)} for row in rows]
+        tokens = json.loads((folder / "manifest.json").read_text()).get("shape", [1, 0])[1]
+        pads = [((0, 0), (0, max(tokens - row.shape[1], 0))) for row in rows]
+        feeds = [
+            {"input_ids": np.pad(row, pad), "attention_mask": np.pad(np.ones_like(row), pad)}
+            for row, pad in zip(rows, pads, strict=True)
+        ]
         vectors[precision] = [np.asarray(run(feed))[0].tolist() for feed in feeds]
         started = time.perf_counter()
         for feed in feeds:

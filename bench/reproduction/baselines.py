@@ -16,12 +16,12 @@ from torch.nn.functional import cross_entropy, log_softmax, normalize
 from edgedistill import recipe
 from edgedistill.objectives import Targets, composition
 from edgedistill.objectives.composition import LossTargets, of_both
-from edgedistill.objectives.queue import Queue
+from edgedistill.objectives.contrastive import Queue
 from edgedistill.objectives.ranking import cosines
 from edgedistill.objectives.regression import mse
 from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher import targets
-from edgedistill.teacher.dimension_reduction import fix_signs
+from edgedistill.teacher.targets import fix_signs
 
 DAMPING = 1e-3  # of a covariance's mean variance, added to its diagonal in CCA
 

@@ -33,7 +33,6 @@ from edgedistill import files, recipe, resolve
 from edgedistill import run as runs_
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.evaluation import scoring
-from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import Remembered
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import resolve_dtype
@@ -163,17 +162,8 @@ def _sts(suite: scoring.Suite, encode: scoring.Encode) -> dict[str, tuple[np.nda
 def _retrieval(
     suite: scoring.Suite, encode: scoring.Encode
 ) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
-    return {
-        name: (
-            np.array(
-                retrieval.rankings(task, scoring.Encoder.of(encode), scoring.Search())[""]["samples"][
-                    "scores"
-                ]
-            ),
-            None,
-        )
-        for name, task in suite.tasks.items()
-    }
+    tasks = scoring.evaluate(suite, encode, samples=True)["tasks"]
+    return {name: (np.array(task["samples"]["scores"]), None) for name, task in tasks.items()}
 
 
 def _task(suite: Any, classify: Any) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:

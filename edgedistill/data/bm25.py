@@ -25,6 +25,7 @@ LONE_SHARE, LONE = 0.35, 0.1
 # Score below which no text answers a query, with shares and by cosine alone: 2 to 3 % of the best scores are
 # lower where one does, and 63 to 68 % where none does, for each of three students. Not judged of few texts.
 CLOSE, CLOSE_BY_COSINE, FEW = 0.35, 0.25, 20
+MOST_WEIGHT = 1_000_000.0  # beside which no cosine counts
 CELLS = 1 << 23  # scores in memory at a time, 32 MiB
 # languages whose stop words are in NLTK's lists, which bm25s carries, with a Snowball stemmer
 LANGUAGES = (
@@ -159,8 +160,9 @@ def stemmer(language: str | None) -> Callable[[list[str]], list[str]]:
 
 def checked_weight(weight: float) -> float:
     """The weight of words beside the cosines. Raises UserError where it is none."""
-    if not (math.isfinite(weight) and weight >= 0):
-        raise UserError(f"--hybrid-weight: {weight} is no weight; give a number, such as {WEIGHT}")
+    if not 0 <= weight <= MOST_WEIGHT:
+        fact = f"{weight} is not from 0 to {MOST_WEIGHT:,.0f}"
+        raise UserError(f"--hybrid-weight: {fact}; give a number, such as {WEIGHT}")
     return weight
 
 

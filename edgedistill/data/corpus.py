@@ -24,7 +24,7 @@ from edgedistill.errors import UserError
 from edgedistill.reading import Reading
 from edgedistill.session import Session, progress_bar
 
-FORMAT = 5  # part of every cache key: raise it when what is written changes
+FORMAT = 6  # part of every cache key: raise it when what is written changes
 CHUNK_TEXTS = 4096  # read at a time by a loop over all texts
 SHARD = 32_768  # texts of a `CorpusPass`
 # Names of added texts in `Corpus.sources`.
@@ -245,8 +245,10 @@ def build(
     """
     seed = seed if spec.seed is None else spec.seed
     reading = Reading()
-    sources = list(_sources(spec, session.data, reading, place))
-    excluded = file_patterns.matching_files([*spec.exclude, *exclude], session.data, f"{place}.exclude")
+    sources = list(_sources(spec, session, reading, place))
+    excluded = file_patterns.matching_files(
+        [*spec.exclude, *exclude], session.data, f"{place}.exclude", session.reading
+    )
     options = spec.model_dump(mode="json", exclude={"seed", "licences"}, exclude_defaults=True)
     others = [*excluded, *([files.GENERAL_CORPUS] if spec.documentation_texts else [])]
     content = [source.content_id for source in sources] + [input_file.content_id(path) for path in others]
@@ -273,18 +275,19 @@ def build(
         spool.path.unlink()
         files.write_json(temporary / "corpus.json", meta | {"reading": reading.report})
         held_out = meta["texts"] - meta["trained"]
-        fact = f"{meta['texts']:,} kept or made of them without duplicates, {held_out:,} held out"
+        fact = f"{meta['texts']:,} left without duplicates, {held_out:,} of them held out"
         if meta["measured"]:
-            fact += f", {meta['measured']:,} left out as held-out texts are in other letters or sources"
+            fact += f"; {meta['measured']:,} dropped, since other rows hold them out"
         session.log(f"{meta['read']:,} texts read; {fact}")
 
     built = Corpus(cached_folder(folder, write, session.log))
-    session.reading.add(built.fingerprint, built.reading | {"other_files": reading.other_files})
+    session.reading.add(built.fingerprint, built.reading)
     return built
 
 
-def _sources(spec: recipe.Rows, data: Path | None, reading: Reading, place: str) -> Iterator[Source]:
-    """The streams of texts of rows."""
+def _sources(spec: recipe.Rows, session: Session, reading: Reading, place: str) -> Iterator[Source]:
+    """The streams of texts of rows. `reading` is told of their files, as often as these are read; the session
+    of what lies beside them."""
     if spec.dataset is not None:
         column = spec.column if isinstance(spec.column, str) else "text"
         rows = readers.hub_columns(spec, [column], f"{place}.dataset", f"{place}.column")
@@ -295,11 +298,11 @@ def _sources(spec: recipe.Rows, data: Path | None, reading: Reading, place: str)
         path = files.GENERAL_CORPUS
         yield Source("documentation", files.sha256_file(path), added_texts.documentation())
         return
-    paths = file_patterns.matching_files(spec.files, data, f"{place}.files", reading)
+    paths = file_patterns.matching_files(spec.files, session.data, f"{place}.files", session.reading)
     columns = _columns(paths, spec.column if isinstance(spec.column, list) else [spec.column])
-    named = file_patterns.named(spec.files, data)
+    named = file_patterns.named(spec.files, session.data)
     for path in paths:
-        folder = None if str(path) in named else data or Path()
+        folder = None if str(path) in named else session.data or Path()
         texts = _texts(path, columns[path], spec.unit, folder, reading, f"{place}.column")
         yield Source(path.name, input_file.content_id(path), texts)
 

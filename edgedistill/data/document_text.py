@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,70 +22,94 @@ if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode
 
 Passages = Iterator[tuple[int, str]]  # (number of its first line, or of its page, text)
+LeftOut = Callable[[str, Any], None]  # is called with what is not read, and which of it
+Kinds = tuple[type["nodes.Node"], ...]
 
-FENCE = "---"  # around a front matter
+FRONT = re.compile(r"---[^\S\n]*\n(.*?\n)---[^\S\n]*(?:\n|\Z)", re.DOTALL)  # matter, at the top of a page
 LINE = "data-edgedistill-line"  # the attribute that carries the line of a Markdown block into its HTML
 CELL = "; "  # between the cells of a table's row
+BESIDE = (
+    "\x1f"  # on both sides of what an attribute shows: a space, but not before a full stop or in brackets
+)
+_SPACED = re.compile(rf"(?<=[^\s({{\[\"']){BESIDE}+(?=\w)")
 # Elements whose content a browser does not show, or shows in place of what it cannot play.
 _HIDDEN = frozenset(
-    "head title script style template noscript noframes noembed iframe object video audio canvas textarea "
-    "select datalist rp desc defs metadata annotation annotation-xml".split()
+    "head title script style template noscript noframes noembed video audio canvas meter progress datalist "
+    "rp desc defs metadata annotation annotation-xml".split()
 )
+# The attributes that a browser shows as text, the first that an element has.
+_SHOWN = {
+    "img": ("alt",),
+    "area": ("alt",),
+    "input": ("alt", "value", "placeholder"),
+    "textarea": ("placeholder",),
+}
+_NO_TEXT = ("hidden", "checkbox", "radio", "password", "color", "range", "file")  # types of <input>
 # Elements that stand within a line; each other one begins a passage, and ends it.
 _WITHIN = frozenset(
-    "a abbr b bdi bdo big cite code data del dfn em font i img ins kbd label mark q ruby rt s samp small "
-    "span strike strong sub sup td th time tt u var wbr "
+    "a abbr acronym area b bdi bdo big button cite code data del dfn em embed font i img input ins kbd label "
+    "map mark nobr object output picture q ruby rt s samp slot small source span strike strong sub sup td th "
+    "time tt u var wbr "
+    "svg circle clippath ellipse g image line lineargradient mask path polygon polyline rect stop symbol use "
     "math semantics mrow mi mo mn ms mtext mspace mstyle mfrac msqrt mroot msub msup msubsup munder mover "
     "munderover".split()
 )
 _UNSEEN = re.compile(r"(?:^|[;\s])(?:display\s*:\s*none|(?:content-)?visibility\s*:\s*hidden)", re.IGNORECASE)
 # In Markdown, one of these without its end would hide all that follows, as in "the <script> tag".
 _ENCLOSING = re.compile(
-    rf"<(/?)({'|'.join(sorted(_HIDDEN - {'head', 'rp'}))}|dialog|plaintext|xmp)\b[^<>]*?(/?)>", re.IGNORECASE
+    rf"<(/?)({'|'.join(sorted(_HIDDEN - {'head', 'rp'}))}|dialog|iframe|plaintext|select|textarea|xmp)\b"
+    r"[^<>]*?(/?)>",
+    re.IGNORECASE,
 )
 _CONTAINER = re.compile(
     r"<(/?)(?:div|section|article|main|aside|header|footer|nav|blockquote|center|details|dialog|fieldset|figure"
     r"|[uod]l|dir|menu|form|address|hgroup|summary|search|listing|pre)\b",
     re.IGNORECASE,
 )
+# Of reStructuredText, at the begin of its source; `|name|` where a substitution stands for it.
+DIRECTIVE = re.compile(r"\A\.\. (?:\|[^|]*\| )?([\w:-]+::.*)")
 MOST_LINKS, MOST_BLOCKS = 8, 200  # of Markdown within each other; a list is two blocks
 MOST_NESTED = 10_000  # containers: the time that parsing takes grows with the square of their depth
+# Where a note of a PDF has its text, if not in /Contents; and the flag of one that is hidden.
+NOTE_TEXT, NOT_SHOWN = {"/Widget": "/V", "/Link": None, "/Popup": None}, 2
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
 NEEDLE = 40  # characters by which a text is found in its page
 MOST_MISSED, REACH = 1_000, 200_000  # texts not found, after which no more are looked for, and how far
 
 
 def hypertext(document: str) -> Passages:
-    """Every run of text between elements that begin a line, in their order; the cells of a row are one.
+    """Every run of text between elements that begin a line, in their order; the cells of a row are one. An
+    image is its alternative text, a field of a form what stands in it.
 
     Raises RecursionError where containers stand in each other more than MOST_NESTED times.
     """
-    from selectolax.lexbor import LexborHTMLParser
-
-    steps = (-1 if tag[1] else 1 for tag in _CONTAINER.finditer(document))
-    if any(depth > MOST_NESTED for depth in accumulate(steps, lambda depth, step: max(0, depth + step))):
-        raise RecursionError
-    place = _Place(document)
+    place, first = _Place(document), 0
     gathered: list[str] = []
-    first = 0
-    for node, leaving in _visible(LexborHTMLParser(document).root):
-        if node.is_text_node:
-            text = node.text_content or ""
-            if text.strip() or place.in_html:
-                line = place.of(text)
-                first = first if gathered else line
-            if gathered or text.strip():
-                gathered.append(text)
-            continue
-        if not leaving:
+    for node, leaving in _visible(_tree(document)):
+        if node.is_element_node and not leaving:
             place.marked(node)
         if node.tag in ("td", "th") and not leaving and _trimmed(gathered):
             gathered.append(CELL)
-        if node.tag not in _WITHIN and _trimmed(gathered):
-            yield first, " ".join("".join(gathered).split())
+        if node.is_element_node and node.tag not in _WITHIN and _trimmed(gathered):
+            text = _SPACED.sub(" ", "".join(gathered)).replace(BESIDE, "")
+            yield first, " ".join(text.split())
             gathered = []
-    if _trimmed(gathered):
-        yield first, " ".join("".join(gathered).split())
+        text = "" if leaving else _text(node)
+        if text.strip() or place.in_html:
+            line = place.of(text)
+            first = first if gathered else line
+        if text.strip() or gathered:
+            gathered.append(text)
+
+
+def _tree(page: str) -> LexborNode | None:
+    """A page's first element, which holds all others. Raises RecursionError as `hypertext`."""
+    from selectolax.lexbor import LexborHTMLParser
+
+    steps = (-1 if tag[1] else 1 for tag in _CONTAINER.finditer(page))
+    if any(depth > MOST_NESTED for depth in accumulate(steps, lambda depth, step: max(0, depth + step))):
+        raise RecursionError
+    return LexborHTMLParser(page).root
 
 
 def _trimmed(gathered: list[str]) -> list[str]:
@@ -101,9 +126,9 @@ def _visible(root: LexborNode | None) -> Iterator[tuple[LexborNode, bool]]:
         shown = leaving or _is_shown(node)
         if shown:
             yield node, leaving
-        for shadow in node.template_fragments() if shown and node.tag == "template" and not leaving else []:
-            yield from _visible(shadow.first_child)
-        below = node.first_child if shown and not leaving else None
+        for tree in _inside(node) if shown and not leaving else []:
+            yield from _visible(tree)
+        below = node.first_child if shown and not leaving and node.tag != "iframe" else None
         if below is not None:
             node = below
         elif node.is_element_node and shown and not leaving:
@@ -114,6 +139,24 @@ def _visible(root: LexborNode | None) -> Iterator[tuple[LexborNode, bool]]:
             node, leaving = node.parent, True
             if node is not None and node.is_document_node:
                 return
+
+
+def _inside(node: LexborNode) -> list[LexborNode | None]:
+    """The trees that an element shows in its place: of a declared shadow root, and of a page in a page."""
+    if node.tag == "iframe":
+        return [_tree(node.attributes.get("srcdoc") or "")]
+    return [shadow.first_child for shadow in node.template_fragments()] if node.tag == "template" else []
+
+
+def _text(node: LexborNode) -> str:
+    """What a page shows of the node itself: a text, or that of an element's attribute, a word of its own."""
+    if not node.is_element_node:
+        return node.text_content or ""
+    attributes = node.attributes if node.tag in _SHOWN and not node.first_child else {}
+    if (attributes.get("type") or "").lower() in _NO_TEXT:
+        return ""
+    names = _SHOWN.get(node.tag or "", ())
+    return next((f"{BESIDE}{attributes[name]}{BESIDE}" for name in names if attributes.get(name)), "")
 
 
 def _is_shown(node: LexborNode) -> bool:
@@ -165,14 +208,13 @@ class _Place:
         return self.line
 
 
-def markdown(document: str, left_out: Callable[[list[str]], None] = lambda keys: None) -> Passages:
+def markdown(document: str, left_out: LeftOut = lambda what, which: None) -> Passages:
     """Every heading, paragraph, list item, table row and code block, in their order, and what HTML in the
-    document shows; an image is its alternative text. `left_out` is called with the keys of front matter.
+    document shows. `left_out` is called with each key of front matter.
 
     Raises RecursionError where blocks stand in each other MOST_BLOCKS times.
     """
     from markdown_it import MarkdownIt
-    from markdown_it.common.utils import escapeHtml
     from markdown_it.rules_block import reference
 
     def no_footnote(state: Any, start: int, end: int, silent: bool) -> bool:
@@ -182,9 +224,6 @@ def markdown(document: str, left_out: Callable[[list[str]], None] = lambda keys:
     def html(self: Any, tokens: Any, at: int, options: Any, env: Any) -> str:
         return f'<hr {LINE}="{tokens[at].map[0] + 1}">{tokens[at].content}'
 
-    def image(self: Any, tokens: Any, at: int, options: Any, env: Any) -> str:
-        return escapeHtml(self.renderInlineAsText(tokens[at].children or [], options, env))
-
     def nested_links(state: Any) -> None:
         state.md.options["maxNesting"] = MOST_LINKS
 
@@ -192,10 +231,9 @@ def markdown(document: str, left_out: Callable[[list[str]], None] = lambda keys:
     parser.core.ruler.before("inline", "nested_links", nested_links)
     parser.block.ruler.at("reference", no_footnote)
     parser.add_render_rule("html_block", html)
-    parser.add_render_rule("image", image)
     keys, document = _front_matter(document)
-    if keys:
-        left_out(keys)
+    for key in keys:
+        left_out("front matter", key)
     tokens = parser.parse(document)
     if any(token.level >= MOST_BLOCKS - 1 for token in tokens):  # what is below is left out by the parser
         raise RecursionError
@@ -226,88 +264,78 @@ def _closed(block: str) -> str:
 def _front_matter(document: str) -> tuple[list[str], str]:
     """The keys of a document's front matter, a mapping in YAML between two lines of `---` at the top; and the
     document with empty lines in its place."""
-    lines = document.split("\n")
-    if lines[0].rstrip() != FENCE:
+    found, data = FRONT.match(document), None
+    with suppress(yaml.YAMLError, RecursionError):
+        data = yaml.compose(found[1], yaml.CSafeLoader) if found else None
+    if not found or not isinstance(data, yaml.MappingNode):
         return [], document
-    end = next((at for at, line in enumerate(lines[1:], 1) if line.rstrip() == FENCE), 0)
-    try:
-        data = yaml.compose("\n".join(lines[1:end]), yaml.CSafeLoader)
-    except (yaml.YAMLError, RecursionError):
-        return [], document
-    if not isinstance(data, yaml.MappingNode):
-        return [], document
-    return [str(key.value) for key, _ in data.value], "\n" * (end + 1) + "\n".join(lines[end + 1 :])
+    keys = [str(key.value) for key, _ in data.value]
+    return keys, "\n" * found[0].count("\n") + document[found.end() :]
 
 
-def restructured(document: str, prose: bool = False) -> Passages:
-    """Every title, paragraph, list item, field, table row and literal block, in their order.
+def restructured(document: str, left_out: LeftOut = lambda what, which: None, but: Kinds = ()) -> Passages:
+    """Every title, paragraph, list item, field, table row and literal block, in their order, `but` for those
+    kinds of nodes.
 
-    What a directive holds that docutils does not know, such as Sphinx's, is read too; no file is opened. With
-    `prose`, paragraphs alone.
+    What a directive holds that docutils does not know, such as Sphinx's, is read too. `left_out` is called
+    with a directive that stands for a file, as no file is opened, or that is for another format than HTML.
     """
     from edgedistill.data.restructured_text import parsed
 
-    yield from _blocks(parsed(document), prose)
+    yield from _blocks(parsed(document), left_out, but)
 
 
-def _blocks(node: nodes.Node, prose: bool, line: int = 1) -> Passages:
+def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1) -> Passages:
     """The passages below a node of docutils' tree."""
     from docutils import nodes
 
-    invisible = (nodes.comment, nodes.substitution_definition, nodes.label, nodes.target, nodes.meta)
-    not_prose = (
-        nodes.title,
-        nodes.subtitle,
-        nodes.rubric,
-        nodes.FixedTextElement,
-        nodes.field_name,
-        nodes.table,
-    )
+    invisible = (nodes.comment, nodes.substitution_definition, nodes.target, nodes.meta)
     line = node.line or line
-    if isinstance(node, invisible) or (prose and isinstance(node, (*not_prose, nodes.system_message))):
+    if isinstance(node, (*invisible, *but)):
         return
-    if isinstance(node, nodes.raw):
-        passages = hypertext(node.astext()) if "html" in node["format"] else ()
-        yield from ((line + 1 + number, text) for number, text in passages)
-    elif isinstance(node, nodes.system_message):  # of what could not be parsed, the source stands in it
-        lost = [child for child in node.children if isinstance(child, nodes.literal_block)]
+    if isinstance(node, nodes.raw) and "html" in node["format"]:
+        yield from ((line + 1 + number, text) for number, text in hypertext(node.astext()))
+    elif isinstance(node, nodes.raw):
+        left_out("directive", f"raw:: {node['format']}")
+    elif isinstance(node, nodes.system_message):  # the source stands in it, of what could not be parsed
+        lost = [child.astext() for child in node.children if isinstance(child, nodes.literal_block)]
         for block in lost if node["level"] >= 3 else []:
-            yield line, " ".join(block.astext().split())
+            yield line, " ".join(block.split())
+        for what in DIRECTIVE.findall("".join(lost)) if node["level"] < 3 else []:
+            left_out("directive", what)
     elif isinstance(node, nodes.TextElement | nodes.line_block | nodes.image):
-        text = " ".join(_plain(node).split())
+        text = " ".join(_plain(node, left_out).split())
         above = isinstance(node, nodes.title) and isinstance(node.parent, nodes.section)
         if text:
             yield line - above, text  # a section's line is that under its title
     elif isinstance(node, nodes.row):
-        cells = [list(_blocks(cell, prose, line)) for cell in node.children]
+        cells = [list(_blocks(cell, left_out, but, line)) for cell in node.children]
         if any(cells):
             first = min(number for cell in cells for number, _ in cell)
             yield max(line, first), CELL.join(" ".join(text for _, text in cell) for cell in cells)
     else:
         for child in node.children:
-            yield from _blocks(child, prose, line)
+            yield from _blocks(child, left_out, but, line)
             line = child.line or line
 
 
-def _plain(node: nodes.Node) -> str:
-    """The text of a node without the numbers of footnotes."""
+def _plain(node: nodes.Node, left_out: LeftOut) -> str:
+    """The text of a node."""
     from docutils import nodes
 
     if isinstance(node, nodes.Text):
         return node.astext()
-    if isinstance(node, nodes.footnote_reference | nodes.citation_reference):
-        return ""
     if isinstance(node, nodes.raw):
-        return " ".join(text for _, text in _blocks(node, False))
+        return " ".join(text for _, text in _blocks(node, left_out))
     if isinstance(node, nodes.image):
         return str(node.get("alt", ""))
     between = " " if isinstance(node, nodes.line_block) else ""
-    return between.join(_plain(child) for child in node.children)
+    return between.join(_plain(child, left_out) for child in node.children)
 
 
-def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]) -> Passages:
-    """The paragraphs of a PDF, with the numbers of their pages. `name` names it in errors; `empty` is called
-    with the number of each page without text, such as a scan.
+def portable(file: IO[bytes], name: str, most: int, left_out: LeftOut) -> Passages:
+    """The paragraphs of a PDF, with the numbers of their pages. `name` names it in errors; `left_out` is
+    called with the number of each page without text, such as a scan, and with the names of attachments.
 
     Raises UserError where pypdf is not installed, for a file that it cannot read, one without text, and one
     of more than `most` characters.
@@ -319,13 +347,15 @@ def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]
         reader = pypdf.PdfReader(file)
         if reader.is_encrypted and not reader.decrypt(""):
             raise UserError(f"{name}: encrypted; save it without a password")
+        for attached in reader.attachments:
+            left_out("attachments", attached)
         for page in range(1, len(reader.pages) + 1):
             text = "\n\n".join([reader.pages[page - 1].extract_text(), *_notes(reader.pages[page - 1])])
             size += len(text)
             if size > most:
                 raise UserError(f"{name}: over {most:,} characters by page {page}; split it")
             if not text.strip():
-                empty(page)
+                left_out("pages without text", page)
             for paragraph in _paragraphs(text):
                 yield page, paragraph
     except UserError:
@@ -344,13 +374,15 @@ def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]
 
 def _notes(page: Any) -> Iterator[str]:
     """The texts that stand on a page beside its content: those of its notes, and of its form's fields."""
+    from pypdf.generic import NameObject
+
     notes = [reference.get_object() for reference in page.annotations or []]
-    for note in (note for note in notes if isinstance(note, dict)):
-        key = "/Contents" if note.get("/Subtype") == "/FreeText" else "/V"
-        above = note.get("/Parent", note)
-        text = next((part[key] for part in (note, above) if key in part), "/")
-        if isinstance(text, str) and not text.startswith("/"):  # that is the name of a ticked box
-            yield text
+    for note in (note for note in notes if isinstance(note, dict) and not note.get("/F", 0) & NOT_SHOWN):
+        key = NOTE_TEXT.get(str(note.get("/Subtype")), "/Contents")
+        texts: Any = next((part[key] for part in (note, note.get("/Parent", note)) if key in part), [])
+        for text in texts if isinstance(texts, list) else [texts]:
+            if isinstance(text, str) and not isinstance(text, NameObject):  # that is of a ticked box
+                yield text
 
 
 def _paragraphs(page: str) -> Iterator[str]:

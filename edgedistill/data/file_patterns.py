@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import difflib
 import os
+import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -22,27 +23,23 @@ def matching_files(
     """The files that match any of the globs, in order, each once. Relative globs start from the folder
     `data`; `**` stands for a folder and all below it, linked ones too, but for node_modules. An address in an
     object store, such as s3://bucket/texts/*.txt, stands for the files there. A folder is all texts and
-    tables in it. What hides behind a dot is found only
-    where a pattern has that dot. `reading` is told of the other files in folders.
+    tables in it. What hides behind a dot is found only where a pattern has that dot. `reading` is told of the
+    other files in folders, of pipes and devices, and of folders that cannot be opened.
 
     The option `place` names the globs, for errors. Raises UserError: no file matches, unknown file type, no
     data folder.
     """
-    found: dict[Path, None] = {}
+    found, reading = dict[Path, None](), reading or Reading()
     for pattern in patterns:
-        fact, way_out = f"no file matches {pattern!r}", "check the pattern"
+        path = Path(pattern)
         if object_store.is_address(pattern):
             paths = [object_store.noted(each) for each in object_store.listed(pattern)]
         elif os.path.isdir(path := in_data(pattern, data, place)):
-            paths = texts_below(path, reading or Reading())
-            fact, way_out = (
-                f"{pattern!r} is a folder without texts",
-                f"give some ({', '.join(input_file.KINDS)})",
-            )
+            paths = texts_below(path, reading)
         else:
-            paths, fact, way_out = expanded(path), f"{fact}: {missing(path)}", "check the pattern"
+            paths = expanded(path, reading)
         if not paths:
-            raise UserError(f"{place}: {fact}; {way_out}")
+            raise UserError(f"{place}: no file matches {pattern!r}: {missing(path)}; check the pattern")
         if len(paths) == 1 and str(paths[0]) in named([pattern], data):
             input_file.kind(paths[0])
         found |= dict.fromkeys(paths)
@@ -51,7 +48,14 @@ def matching_files(
 
 def missing(path: Path) -> str:
     """What to say of a path where there is nothing: with the name beside it that may be meant."""
-    known = os.listdir(path.parent) if path.parent.is_dir() else []
+    if os.path.isdir(path):
+        return f"a folder without texts ({', '.join(input_file.KINDS)})"
+    try:
+        known = os.listdir(path.parent)
+    except PermissionError:
+        return "permission denied"
+    except OSError:
+        known = []
     near = difflib.get_close_matches(path.name, known, n=1)
     return f"no such file or folder{f'; did you mean {str(path.parent / near[0])!r}?' if near else ''}"
 
@@ -64,13 +68,13 @@ def named(patterns: list[str], data: Path | None) -> set[str]:
     }
 
 
-def expanded(path: Path) -> list[Path]:
-    """The files that a path or a glob stands for, whatever their type, sorted. Raises UserError for a pipe:
-    the texts of a file are read more than once."""
-    if os.path.exists(path) and not (path.is_file() or path.is_dir()):
+def expanded(path: Path, reading: Reading | None = None) -> list[Path]:
+    """The files that a path or a glob stands for, whatever their type, sorted. Raises UserError for a pipe
+    that is named: the texts of a file are read more than once."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise UserError(f"{path}: a pipe, which can be read only once; write what it gives to a file")
     parts = path.parts[bool(path.anchor) :]
-    return sorted(each for each in set(_expanded(Path(path.anchor), parts)) if _is_file(each))
+    return sorted(set(_files(Path(path.anchor), parts, reading or Reading())))
 
 
 def in_data(name: str, data: Path | None, place: str) -> Path:
@@ -106,52 +110,65 @@ def _below(pattern: str, folder: Path) -> str:
 def texts_below(folder: Path, reading: Reading) -> list[Path]:
     """What a folder stands for: its files of texts and tables, and those of the folders in it. Documents that
     are to be converted first are among them, so that their reader names them. `reading` is told how many
-    others there are, by their endings, and of folders that cannot be opened."""
+    others there are, by their endings."""
     texts, others = list[Path](), Counter[str]()
-    for path in _expanded(folder, ("**",), lambda error: reading.skip(error.filename, error)):
+    for path in _files(folder, ("**",), reading):
         name = path.name.lower().removesuffix(".gz")
-        if _is_file(path) and name.endswith(input_file.NAMED):
+        if name.endswith(input_file.NAMED):
             texts.append(path)
-        elif not path.is_dir():
-            ending = os.path.splitext(name)[1] or "without ending"
-            others[ending if _is_file(path) else "pipe or device"] += 1
+        else:
+            others[os.path.splitext(name)[1] or "without ending"] += 1
     if others:
         reading.other_files[str(folder)] = dict(others)
     return sorted(texts)
 
 
-def _is_file(path: Path) -> bool:
-    """Whether it is a file, or a link to one that is gone, as its reader says."""
-    return path.is_file() or (path.is_symlink() and not path.exists())
+def _files(folder: Path, parts: tuple[str, ...], reading: Reading) -> Iterator[Path]:
+    """The files that a pattern stands for, and what is no longer there or closed, as its reader says."""
+    for path in _expanded(folder, parts, reading):
+        try:
+            mode = path.stat().st_mode
+        except OSError:
+            mode = stat.S_IFREG
+        if stat.S_ISREG(mode):
+            yield path
+        elif not stat.S_ISDIR(mode):
+            reading.skip(str(path), UserError("a pipe or a device"))
 
 
-def _expanded(
-    folder: Path, parts: tuple[str, ...], closed: Callable[[OSError], None] | None = None
-) -> Iterator[Path]:
-    """The paths that the rest of a pattern stands for below a folder. `closed` is told of folders that cannot
-    be opened."""
+def _expanded(folder: Path, parts: tuple[str, ...], reading: Reading) -> Iterator[Path]:
+    """The paths that the rest of a pattern stands for below a folder. `reading` is told of folders that
+    cannot be opened."""
     if not parts:
         yield folder
     elif parts[0] == "**":
-        for below in _folders(folder, closed):
-            yield from _expanded(below, parts[1:] or ("*",))
+        for below in _folders(folder, reading):
+            yield from _expanded(below, parts[1:] or ("*",), reading)
     elif os.path.lexists(folder / parts[0]):
-        yield from _expanded(folder / parts[0], parts[1:])
+        yield from _expanded(folder / parts[0], parts[1:], reading)
     elif files.is_glob(parts[0]) and os.path.isdir(folder):
         literal_brackets = parts[0].replace("[", "[[]")
         hidden = parts[0].startswith(".")
-        for name in os.listdir(folder):
+        for name in _names(folder, reading):
             matches = fnmatchcase(name, parts[0]) or fnmatchcase(name, literal_brackets)
             if matches and (hidden or not name.startswith(".")):
-                yield from _expanded(folder / name, parts[1:])
+                yield from _expanded(folder / name, parts[1:], reading)
 
 
-def _folders(top: Path, closed: Callable[[OSError], None] | None) -> list[Path]:
+def _names(folder: Path, reading: Reading) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        reading.closed(error)
+        return []
+
+
+def _folders(top: Path, reading: Reading) -> list[Path]:
     """A folder and every folder below it, each once; what is reached only by a link comes last. No folder
     that hides behind a dot, and none of npm's packages."""
     found, links, seen = list[Path](), [top], set[str]()
     while links:
-        for folder, names, _ in os.walk(links.pop(0), onerror=closed):
+        for folder, names, _ in os.walk(links.pop(0), onerror=reading.closed):
             real = os.path.realpath(folder)
             if real in seen:
                 names.clear()

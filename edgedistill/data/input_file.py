@@ -12,6 +12,8 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -73,8 +75,8 @@ MOST_NULS = 0.1  # of a file's first line; UTF-16 without a byte order mark has 
 def kind(path: Path) -> str:
     """The type of a file, one of KINDS but for those of SAME.
 
-    By its ending in any case, without .gz. A .json file that is no array is read as .jsonl. A stream without
-    ending, such as /dev/stdin, is .txt. Raises UserError for any other.
+    By its ending in any case, without .gz. A .json file with an object a line is read as .jsonl. A stream
+    without ending, such as /dev/stdin, is .txt. Raises UserError for any other.
     """
     plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     suffix = plain.suffix.lower()
@@ -88,9 +90,12 @@ def kind(path: Path) -> str:
         raise UserError(f"{path}: {unknown_name('file type', suffix, KINDS)}, each also .gz; {way_out}")
     if suffix == ".json":
         with opened(path) as file, damage_as_user_error(str(path), lambda: "at its start"):
-            start = file.read(1024)
-        text = start.decode(_marked(start) or "utf-8", errors="ignore").lstrip()
-        return ".json" if text.startswith("[") else ".jsonl"
+            text = _recoded(file, str(path))
+            read = (
+                line.strip(b"\r\n\xef\xbb\xbf") for line in iter(partial(text.readline, MAX_LINE_BYTES), b"")
+            )
+            first, second = [*islice(filter(bytes.strip, read), 2), b"", b""][:2]
+        return ".jsonl" if first.startswith(b"{") and second.startswith(b"{") else ".json"
     return SAME.get(suffix, suffix)
 
 
@@ -254,8 +259,6 @@ def _damage(error: Exception) -> str | None:
     if isinstance(error, csv.Error):
         is_open = "end of data" in str(error) or "field limit" in str(error)
         return OPEN_QUOTE if is_open else f"{error}; is this a .csv file?"
-    if isinstance(error, ValueError) and "integer string conversion" in str(error):
-        return "a number of too many digits; write it as a string"
     of_pyarrow = type(error).__module__.startswith(
         "pyarrow"
     )  # pyarrow is optional, so its classes are not imported

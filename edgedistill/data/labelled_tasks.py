@@ -90,7 +90,7 @@ def read_table(path: Path, texts: list[str], label: str, place: str) -> Labelled
 
 
 def _table_rows(path: Path, texts: list[str], label: str, place: str) -> Iterator[tuple[str, ...]]:
-    return readers.columns_in(path, (*texts, label), f"{place}.columns and .label", (label,))
+    return readers.columns_in(path, (*texts, label), f"{place}.columns and .label")
 
 
 def _labelled(rows: Iterable[tuple[str, ...]], label: str, place: str) -> LabelledRows:

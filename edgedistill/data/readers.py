@@ -10,7 +10,9 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -31,7 +33,8 @@ LINES_JUDGED = 2_000  # of a .txt file, to see whether they are wrapped
 WRAPPED = 0.5
 
 BETWEEN = " · "  # the texts of a row's columns
-NUMBER = re.compile(r"[-+.,\d\s%€$]*")  # a cell that is no text
+# A cell that is no text: empty, a number, true or false; export/web has the same.
+NUMBER = re.compile(r"[-+.,\d\s%€$]*(?:\de[-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)|true|false", re.IGNORECASE)
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
 DIVIDED = re.compile(r"[;\t|,]")  # a header that another sign than the file's divides
 SEPARATOR = re.compile(r"sep=(.)")  # the first line of a .csv file that Excel writes
@@ -77,27 +80,26 @@ def numbered_texts(
         case _:
             columns = _named_columns(path, column or "text")
             if column is None and len(names) > 1:
-                reading.columns[str(path)] = columns
-            numbered = ((number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field))
+                _chosen(path, columns, names, reading)
+            numbered = (
+                (number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field, reading)
+            )
     word = input_file.numbered(path)
     return ((number, checked(text, str(path), number, longest, word)) for number, text in numbered)
 
 
-def columns_in(
-    path: Path, columns: Sequence[str | int], field: str, numeric: Sequence[str | int] = ()
-) -> Iterator[tuple[str, ...]]:
+def columns_in(path: Path, columns: Sequence[str | int], field: str) -> Iterator[tuple[str, ...]]:
     """Those columns of the rows of a table file, normalized.
 
     Columns are names, or numbers from 0 where a .tsv or .csv file has no header. `field` is the option that
-    names them, for errors; `numeric` are those that .jsonl and .parquet files may hold as numbers (scores,
-    labels). Raises UserError as `texts_in`, and for a file without columns.
+    names them, for errors. Raises UserError as `texts_in`, and for a file without columns.
     """
     if is_text_file(path):
         raise UserError(
             f"{path}: a text file has no columns; give {field} a .tsv, .csv, .jsonl or .parquet file"
         )
     word = input_file.numbered(path)
-    for number, row in _cells(path, columns, field, numeric):
+    for number, row in _cells(path, columns, field):
         yield tuple(normalize(checked(text, str(path), number, MAX_TEXT_CHARACTERS, word)) for text in row)
 
 
@@ -114,7 +116,7 @@ def _worded(path: Path, names: list[str], reading: Reading) -> Numbered:
     header = [] if input_file.kind(path) in (".json", ".jsonl") else names
     if len(header) == 1 and DIVIDED.search(header[0]):
         _check_columns(path, ["text"], header, None)
-    flat = ((number, dict(_cells_of(row))) for number, row in _rows(path, [], None))
+    flat = ((number, dict(_cells_of(row))) for number, row in _rows(path, [], None, reading))
     judged = list(islice(flat, LINES_JUDGED))
     chosen = set[Any]().union(*(_text_columns(row) for _, row in judged))
     if judged and not chosen:
@@ -126,11 +128,21 @@ def _worded(path: Path, names: list[str], reading: Reading) -> Numbered:
         yield number, BETWEEN.join(text for column, text in row.items() if text and column in chosen)
     shown = {column[0] for column in chosen}
     if shown:
-        reading.columns[str(path)] = [name for name in dict.fromkeys([*names, *shown]) if name in shown]
+        _chosen(path, shown, dict.fromkeys([*names, *shown]), reading)
+
+
+def _chosen(path: Path, columns: Container[str], names: Iterable[str], reading: Reading) -> None:
+    """Note which of a table's columns are read, and which are not, as nobody named any."""
+    for name in names:
+        if name in columns:
+            reading.columns.setdefault(str(path), []).append(name)
+        else:
+            reading.leave_out(str(path), "columns", name)
 
 
 def _cells_of(value: Any, column: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
     """(its keys, text) of every text in a row, whose cells may hold lists and objects."""
+    value = _written(value)
     if isinstance(value, str):
         yield column, normalize(value)
     elif isinstance(value, dict | list | tuple):
@@ -150,37 +162,38 @@ def is_text_file(path: Path) -> bool:
 
 def is_wrapped(path: Path) -> bool:
     """Whether a .txt file is prose with wrapped lines: most that are followed by another one end inside a
-    sentence, and blank lines divide paragraphs.
+    sentence, and blank lines divide paragraphs. What cannot be read is not, as its reader says.
     """
-    followed = inside = blank = 0
-    numbered = lines(path, 4 * MAX_TEXT_CHARACTERS) if input_file.kind(path) == ".txt" else iter(())
-    for (_, line), (_, after) in pairwise(islice(numbered, LINES_JUDGED)):
-        blank += not line.strip()
-        if line.strip() and after.strip():
-            followed += 1
-            inside += line.rstrip()[-1].isalnum() or line.rstrip()[-1] in ",;-"
-    return blank > 0 and followed > 0 and inside >= WRAPPED * followed
+    judged = list[str]()
+    with suppress(UserError, OSError):
+        numbered = lines(path) if input_file.kind(path) == ".txt" else iter(())
+        judged += (line.rstrip() for _, line in islice(numbered, LINES_JUDGED))
+    followed = [line for line, after in pairwise(judged) if line and after]
+    inside = sum(line[-1].isalnum() or line[-1] in ",;-" for line in followed)
+    return "" in judged[:-1] and followed != [] and inside >= WRAPPED * len(followed)
 
 
 def texts_in_every_column(path: Path) -> Iterator[str]:
-    """Every text of a file, whatever its column, and those of a row joined as they may be read; for files of
+    """Every text of a file, whatever its column, and those of a row joined as they are read; for files of
     texts that must not be trained on. Raises UserError as `texts_in`."""
     if is_text_file(path):
         yield from texts_in(path)
         return
-    table = numbered_rows(path)
-    for _, row in _rows(path, [], None) if table is None else table:
-        cells = [text for _, text in _cells_of(row)]
-        yield from cells
-        yield BETWEEN.join(text for text in cells if not NUMBER.fullmatch(text))
+    for _, row in numbered_rows(path) or _rows(path, [], None):
+        yield from (text for _, text in _cells_of(row))
+    with suppress(UserError):  # no column has words
+        yield from (text for _, text in _worded(path, column_names(path), Reading()))
 
 
-def _rows(path: Path, columns: list[str], field: str | None) -> Iterator[tuple[int, dict[Any, Any]]]:
+def _rows(
+    path: Path, columns: list[str], field: str | None, reading: Reading | None = None
+) -> Iterator[tuple[int, dict[Any, Any]]]:
     """The numbered rows of a table by the names of its columns, at least of these; without any, of all."""
     table = numbered_rows(path)
     if table is not None:
         return _of_header(table, path, columns, field)
-    return _parquet(path, columns or None, field) if input_file.numbered(path) == "row" else objects(path)
+    is_parquet = input_file.numbered(path) == "row"
+    return _parquet(path, columns or None, field) if is_parquet else objects(path, reading)
 
 
 def column_names(path: Path) -> list[str]:
@@ -188,10 +201,8 @@ def column_names(path: Path) -> list[str]:
     if is_text_file(path):
         return []
     with damage_as_user_error(str(path), lambda: "at its start"):
-        table = numbered_rows(path)
-        if table is not None:
-            return next(table, (0, list[str]()))[1]
-        return list(next(_rows(path, [], None), (0, dict[str, Any]()))[1])
+        rows: Iterator[tuple[int, Any]] = numbered_rows(path) or _rows(path, [], None)
+        return list(next(rows, (0, ()))[1])
 
 
 def checked(text: str, name: str, number: int, longest: int, word: str = "line") -> str:
@@ -235,18 +246,18 @@ def _paragraphs(path: Path, longest: int) -> Numbered:
 
 def _passages(path: Path, kind: str, reading: Reading) -> Numbered:
     """The passages of a document with markup, or of a PDF, which is read whole."""
+    left_out = partial(reading.leave_out, str(path))
     most = MAX_DOCUMENT * 8 if kind == ".pdf" else MAX_DOCUMENT
     with input_file.opened(path) as file, damage_as_user_error(str(path), lambda: "its content"):
         data = file.read(most + 1)
     if len(data) > most:
         raise UserError(f"{path}: over {most:,} bytes, and a {kind} file is read whole; split it")
     if kind == ".pdf":
-        empty = partial(reading.empty_page, str(path))
-        yield from document_text.portable(io.BytesIO(data), str(path), MAX_DOCUMENT, empty)
+        yield from document_text.portable(io.BytesIO(data), str(path), MAX_DOCUMENT, left_out)
         return
     passages: dict[str, Callable[[str], document_text.Passages]] = {
-        ".md": partial(document_text.markdown, left_out=partial(reading.front_matter.__setitem__, str(path))),
-        ".rst": document_text.restructured,
+        ".md": partial(document_text.markdown, left_out=left_out),
+        ".rst": partial(document_text.restructured, left_out=left_out),
         ".html": document_text.hypertext,
     }
     text = input_file.decoded(data, str(path), declared=kind == ".html")
@@ -255,36 +266,48 @@ def _passages(path: Path, kind: str, reading: Reading) -> Numbered:
 
 
 def _cells(
-    path: Path, columns: Sequence[str | int], field: str | None, numeric: Sequence[str | int] = ()
+    path: Path, columns: Sequence[str | int], field: str | None, reading: Reading | None = None
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(number, the cells of those columns) of every row of a table. Numbers are those of a table without a
     header, as TED2020, WikiMatrix and Europarl are distributed. Raises UserError for a cell without text."""
-    table, rows = numbered_rows(path), iter(list[tuple[int, dict[Any, Any]]]())
+    table = numbered_rows(path)
     if not isinstance(columns[0], int):
-        rows = _rows(path, [str(column) for column in columns], field)
-    elif table is not None:
-        rows = ((number, dict(enumerate(cells))) for number, cells in table)
-    else:
+        rows = _rows(path, [str(column) for column in columns], field, reading)
+    elif table is None:
         fact = f"column numbers are for .tsv and .csv files, {path} names its columns"
         raise UserError(f"{field}: {fact}; give names")
+    else:
+        rows = ((number, dict(enumerate(cells))) for number, cells in table)
     for number, row in rows:
         place = f"{path}: {input_file.numbered(path)} {number}"
         for column in columns:
             if column not in row:
                 known = [str(name) for name, value in row.items() if isinstance(value, str)]
                 _no_column(place, unknown_name("text column", str(column), known), field)
-        yield number, tuple(_text(column, row[column], place, numeric) for column in columns)
+        yield number, tuple(_text(column, row[column], place) for column in columns)
 
 
-def _text(column: str | int, value: Any, place: str, numeric: Sequence[str | int]) -> str:
-    """The text of a cell. Raises UserError where it holds none."""
-    if isinstance(value, str) or (column in numeric and isinstance(value, int | float)):
-        return str(value)
+def _text(column: str | int, value: Any, place: str) -> str:
+    """The text of a cell, or its number. Raises UserError where it holds neither."""
+    value = _written(value)
+    if isinstance(value, str):
+        return value
     if value is None:
         raise UserError(f"{place}: column {column!r} is null; give it a text, or remove the row")
     raise UserError(
         f"{place}: column {column!r} holds {type(value).__name__}, not text; choose another column"
     )
+
+
+def _written(value: Any) -> Any:
+    """A number, true or false as a text file has it, and bytes in UTF-8, as .parquet files hold texts whose
+    writer gave no type; any other value unchanged."""
+    if isinstance(value, int | float):
+        return str(value).lower()
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 def _no_column(name: object, fact: str, field: str | None) -> NoReturn:
@@ -295,10 +318,10 @@ def _check_columns(path: Path, columns: Sequence[str], known: Sequence[str], fie
     """Raise UserError for a column that is missing, or there twice."""
     for column in columns:
         if column not in known:
-            for sign in ";\t|,":
-                if len(known) == 1 and sign in known[0]:
-                    fact = f"its one column is {known[0][:60]!r}: the columns seem to be divided by {sign!r}"
-                    raise UserError(f"{path}: {fact}; save it with commas as .csv, or with tabs as .tsv")
+            divided = DIVIDED.search(known[0]) if len(known) == 1 else None
+            if divided:
+                fact = f"its one column is {known[0][:60]!r}: they seem to be divided by {divided[0]!r}"
+                raise UserError(f"{path}: {fact}; save it with commas as .csv, or with tabs as .tsv")
             _no_column(path, unknown_name("column", column, known), field)
         if known.count(column) > 1:
             raise UserError(f"{path}: {known.count(column)} columns are named {column!r}; rename all but one")
@@ -348,18 +371,16 @@ def _of_header(
         yield number, dict(zip(header, row, strict=True))
 
 
-def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def objects(path: Path, reading: Reading | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """The numbered objects of a .jsonl file, blank lines skipped, or of a .json array, where a string is an
-    object's `text`."""
+    object's `text`. An object that has one list of objects stands for these; `reading` is told."""
     word = input_file.numbered(path)
-    for number, item in _array(path) if word == "item" else _json_lines(path):
-        if isinstance(item, str) and word == "item":
-            yield number, {"text": item}
-        elif isinstance(item, dict):
-            yield number, item
-        else:
+    for number, item in _items(path, reading or Reading()) if word == "item" else _json_lines(path):
+        row = {"text": item} if isinstance(item, str) and word == "item" else item
+        if not isinstance(row, dict):
             fact = f"a JSON {type(item).__name__}; every {word} must be an object"
             raise UserError(f"{path}: {word} {number}: {fact}{' or a string' * (word == 'item')}")
+        yield number, row
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -367,31 +388,40 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     with damage_as_user_error(str(path), lambda: f"line {number}"):
         for number, line in lines(path):
             if line.strip():
-                try:
-                    yield number, json.loads(line, object_pairs_hook=_object)
-                except json.JSONDecodeError:
-                    if line.strip() not in ("{", "[") or number > 1:
-                        raise
-                    fact = "one JSON object over several lines"
-                    raise UserError(f"{path}: {fact}; give an array of objects, or .jsonl") from None
+                yield number, _parsed(line)
 
 
-def _array(path: Path) -> Iterator[tuple[int, Any]]:
-    with input_file.opened(path) as file, damage_as_user_error(str(path), lambda: "the array"):
+def _items(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
+    with input_file.opened(path) as file, damage_as_user_error(str(path), lambda: "its content"):
         data = file.read(MAX_LINE_BYTES + 1)
         if len(data) > MAX_LINE_BYTES:
-            fact = f"over {MAX_LINE_BYTES:,} bytes, and a .json array is read whole"
+            fact = f"over {MAX_LINE_BYTES:,} bytes, and a .json file is read whole"
             raise UserError(f"{path}: {fact}; save it as .jsonl, an object a line")
-        text = input_file.decoded(data, str(path))
-        return enumerate(json.loads(text, object_pairs_hook=_object), 1)
+        found = _parsed(input_file.decoded(data, str(path)))
+    if not isinstance(found, dict):
+        return enumerate(found if isinstance(found, list) else [found], 1)
+    lists = [key for key, value in found.items() if _are_objects(value)]
+    if len(lists) != 1:
+        return enumerate([found], 1)
+    reading.records[str(path)] = lists
+    for key in found.keys() - lists:
+        reading.leave_out(str(path), "keys", key)
+    return enumerate(found[lists[0]], 1)
+
+
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(each, dict) for each in value)
+
+
+# numbers as they are written
+_parsed = partial(json.loads, parse_int=str, parse_float=str, object_pairs_hook=lambda items: _object(items))
 
 
 def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, in which a key that stands twice would hide the other."""
     found = dict(items)
     if len(found) < len(items):
-        keys = [key for key, _ in items]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        ((twice, _),) = Counter(key for key, _ in items).most_common(1)
         raise json.JSONDecodeError(f"an object with the key {twice!r} twice", "", 0)
     return found
 
@@ -426,11 +456,20 @@ def _parquet(
         for batch in parquet_batches(path, columns, field):
             names = batch.schema.names
             _check_columns(path, names, names, field)
+            columns_of_batch = [
+                each.cast("string") if _is_number(each.type) else each for each in batch.columns
+            ]
             # value by value, so that the row of one that is not UTF-8 is known
-            for scalars in zip(*batch.columns, strict=True):
+            for scalars in zip(*columns_of_batch, strict=True):
                 values = [scalar.as_py() for scalar in scalars]
                 number += 1
                 yield number, dict(zip(names, values, strict=True))
+
+
+def _is_number(kind: Any) -> bool:
+    """Whether a pyarrow.DataType is of numbers, or of true and false."""
+    of = require("pyarrow", "a .parquet file").types
+    return bool(of.is_boolean(kind) or of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind))
 
 
 def hub_table(spec: Any, split: str, place: str, streaming: bool = False) -> Any:
@@ -461,7 +500,6 @@ def hub_columns(
     columns: Sequence[str],
     place: str,
     field: str,
-    numeric: Sequence[str] = (),
     null: str | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """Those columns of the rows of a hub data set, streamed and not normalized.
@@ -476,7 +514,7 @@ def hub_columns(
             for column in columns:
                 value = _cell(row, column, spec.dataset, field)
                 value = null if value is None else value
-                found.append(_text(column, value, f"{spec.dataset}: row {number}", numeric))
+                found.append(_text(column, value, f"{spec.dataset}: row {number}"))
             yield tuple(found)
     except OSError as error:  # while streaming
         raise _not_fetched(spec, spec.split, place, error) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,25 +21,18 @@ SETTINGS = {
     "report_level": 1,  # its messages stay in the tree, with the source of what could not be parsed
     "warning_stream": False,
     "doctitle_xform": False,
+    "docinfo_xform": False,
     "smart_quotes": False,
     "syntax_highlight": "none",
     "line_length_limit": 10_000_000,
 }
 CODE = ("code", "code-block", "sourcecode")
 NOT_SHOWN = (*CODE, "index", "only", "highlight", "currentmodule", "module", "tabularcolumns", "program")
+OF_FILES = ("literalinclude",)  # those that docutils knows warn of it
+ANY_OPTION = defaultdict(lambda: directives.unchanged, caption=directives.unchanged)  # is text
 LONGEST_MARKUP = 4_000  # characters
 NO_LINE_ENDS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")  # docutils takes them for one
 _LOCK = threading.Lock()  # docutils keeps its directives and roles in its modules
-
-
-class _Options(defaultdict):
-    """Any option is text, a flag without a value too."""
-
-    def __bool__(self) -> bool:  # docutils reads no options where there are none to read
-        return True
-
-    def __missing__(self, name: str) -> Callable[[str | None], str]:
-        return lambda value: value or ""
 
 
 class _AnyDirective(Directive):
@@ -49,9 +42,11 @@ class _AnyDirective(Directive):
     has_content = True
     optional_arguments = 1
     final_argument_whitespace = True
-    option_spec = _Options()
+    option_spec = ANY_OPTION
 
     def run(self) -> list[nodes.Node]:
+        if self.name in OF_FILES:
+            raise self.warning("files are not opened")
         texts = [*([] if self.name in NOT_SHOWN else self.arguments), self.options.get("caption")]
         shown: list[nodes.Node] = [nodes.paragraph(text, text) for text in texts if text]
         for node in shown:

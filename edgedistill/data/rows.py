@@ -146,13 +146,14 @@ def build(
         return Rows.of_texts(corpus.build(spec, session, seed, measured, exclude, place))
     seed = seed if spec.seed is None else spec.seed
     left_out = Counter[str]()
-    tables = [
-        table for number in range(len(spec.parts)) for table in _tables(spec, number, session.data, place)
-    ]
-    excluded = file_patterns.matching_files([*spec.exclude, *exclude], session.data, f"{place}.exclude")
+    tables = [table for number in range(len(spec.parts)) for table in _tables(spec, number, session, place)]
+    excluded = file_patterns.matching_files(
+        [*spec.exclude, *exclude], session.data, f"{place}.exclude", session.reading
+    )
     found = _cached(
         _Made(spec, place, tables, excluded, _usable(spec, left_out), left_out, measured), session, seed
     )
+    session.reading.add(found.fingerprint, {"files": sum(table.part.dataset is None for table in tables)})
     for reason, count in left_out.items():
         session.log(f"{place}: {count:,} rows {reason} are left out")
     if spec.ranked and len(found.sides[1]) == 1:
@@ -225,23 +226,21 @@ def _cached(rows: _Made, session: Session, seed: int) -> Rows:
     return Rows.open(cached_folder(folder, write, session.log))
 
 
-def _tables(spec: recipe.Rows, number: int, data: Path | None, place: str) -> Iterator[Table]:
-    """The tables of one part of a recipe's rows; their rows, the scores last, are read on demand. Raises
-    UserError: no file matches."""
+def _tables(spec: recipe.Rows, number: int, session: Session, place: str) -> Iterator[Table]:
+    """The tables of one part of a recipe's rows; their rows, the scores last, are read on demand. The
+    session's reading is told of what lies beside them. Raises UserError: no file matches."""
     part = spec.parts[number]
     at = f"{place}.tables[{number}]" if spec.tables else place
     quality = [] if part.score_column is None else [part.score_column]
-    numeric = [*spec.scores, *quality]
-    columns = [*part.columns, *numeric]
+    columns = [*part.columns, *spec.scores, *quality]
     if part.dataset is not None:
         names = [str(column) for column in columns]
-        numbers = [str(column) for column in numeric]
-        rows = readers.hub_columns(part, names, f"{at}.dataset", f"{at}.columns", numbers, "")
+        rows = readers.hub_columns(part, names, f"{at}.dataset", f"{at}.columns", "")
         content_id = [part.dataset, part.config, part.split, part.revision]
         name = f"{part.dataset}@{part.revision}"
         yield Table(name, content_id, _well_scored(rows, part, name, at), part)
-    for path in file_patterns.matching_files(part.files, data, f"{at}.files") if part.files else []:
-        rows = readers.columns_in(path, columns, f"{at}.columns", numeric)
+    for path in file_patterns.matching_files(part.files, session.data, f"{at}.files", session.reading):
+        rows = readers.columns_in(path, columns, f"{at}.columns")
         yield Table(path.name, input_file.content_id(path), _well_scored(rows, part, path.name, at), part)
 
 
@@ -287,7 +286,7 @@ def _write(rows: _Made, spool: Spool, kept: np.ndarray, seed: int, folder: Path)
         kept, digests, keys, held = (each[clean] for each in (kept, digests, keys, held))
         leaked += int((~clean).sum())
         if held.all():
-            raise UserError(f"{rows.place}: nothing to train on: all its rows are measured; add others")
+            raise UserError(f"{rows.place}: nothing to train on: all its rows are held out; add others")
     sides = _split(digests, keys, held)
     sources = [{"name": table.name} for table in rows.tables]
     for number, side in enumerate(sides):

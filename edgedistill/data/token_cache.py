@@ -104,14 +104,17 @@ class TokenPass(CorpusPass):
         return self.tokenizer
 
     def open(self) -> TokenCache:
-        """The token ids, from the cache where it has them."""
+        """The token ids, from the cache where it has them. The session's reading is told what was cut."""
 
         def write(folder: Path) -> None:
             self.run()
             shards = (TokenCache.open(self.shard(number), self.pad_id) for number in range(self.shards))
             self._write(folder, ((each.ids, np.diff(each.offsets), each.cut) for each in shards))
 
-        return TokenCache.open(cached_folder(self.whole, write, self.session.log), self.pad_id)
+        found = TokenCache.open(cached_folder(self.whole, write, self.session.log), self.pad_id)
+        cut = zip(("texts_cut", "tokens_cut"), found.cut, strict=True)
+        self.session.reading.add(str(self.whole), dict(cut))
+        return found
 
     def computed(self, number: int) -> Callable[[Path], None]:
         return partial(self._write, found=list(self._tokenized(number)))

@@ -46,7 +46,9 @@ class TrainingSources:
         if spec.queries is None:
             return self._read(place, measured)
         texts = self.texts.sides[0]
-        excluded = file_patterns.matching_files(self.of.exclude, self.session.data, "rows.exclude")
+        excluded = file_patterns.matching_files(
+            self.of.exclude, self.session.data, "rows.exclude", self.session.reading
+        )
         count = texts.own - self.of.held_out + texts.paragraphs
         return made_tuples.build(
             spec.queries, texts, count, excluded, self.session, place, self.seed, measured

@@ -95,7 +95,7 @@ def content(opened: bundle.Bundle) -> bytes:
     one of documents. Raises UserError as `write`."""
     manifest, name = opened.manifest, opened.manifest["name"]
     if opened.pair:
-        raise UserError(f"{name}: labels texts in pairs, which the core has no place for; {RUNTIME}")
+        raise UserError(f"{name}: classifies pairs of texts, which the core does not support; {RUNTIME}")
     if len(opened.encoders) > 1:
         query, document = opened.encoders
         both = {"name": name, "documents": manifest.get("documents", "own")}

@@ -3,12 +3,12 @@ the recipes' requirements."""
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import count, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from edgedistill import files, machine
 from edgedistill.data import bm25
-from edgedistill.errors import CheckFailed, UserError, require
+from edgedistill.errors import CheckFailed, UserError, raise_failed, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
 from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, cosines
 from edgedistill.evaluation.suites.cosines import Measures
@@ -49,8 +49,8 @@ BY_COSINE = scoring.Search()
 class Measured(speed.Target):
     """One bundle in one precision, and what has been measured of it so far."""
 
-    manifest: dict[str, Any] = field(default_factory=dict)  # of a pair: that of its encoder of queries
-    documents: dict[str, Any] | None = None  # of a pair: what embeds its documents
+    manifest: Measures = field(default_factory=dict)  # of a pair: that of its encoder of queries
+    documents: Measures | None = None  # of a pair: what embeds its documents
     quality: dict[str, Measures] = field(default_factory=dict)
     speed: Measures = field(default_factory=dict)
     agreement: Measures | None = None
@@ -83,8 +83,9 @@ def bench(
     possible, and CheckFailed with the result, after the files are written, when a requirement is not met.
     """
     if not bundles:
-        way_out = "name one, such as nano, or make one: edgedistill export RUN"
-        raise UserError(f"edgedistill bench: no bundle; {way_out}")
+        raise UserError(
+            "edgedistill bench: no bundle; name one, such as nano, or make one: edgedistill export RUN"
+        )
     _check_outputs(outputs)
     threads = machine.default_threads() if session.threads is None else session.threads
     session = replace(session, threads=positive(threads, "threads", MOST_THREADS))
@@ -98,7 +99,7 @@ def bench(
     _accuracy(measured, opened, session, search, progress)
     _compare_scores(measured, opened, plan)
     measured = [replace(target, runner=program) for target in measured for program in programs]
-    texts = opened[0].sample(plan.queries, plan.seed)
+    texts = opened[0].sample(plan.queries)
     timings = speed.measure(measured, texts, replace(session, log=progress), plan)
     for target, timing in zip(measured, timings, strict=True):
         target.speed = timing
@@ -110,14 +111,23 @@ def bench(
     if outputs.html is not None:
         page.write(outputs.html, reports)
     (show or session.log)(tables.terminal(reports))
-    checks = []
-    for target, made in zip(measured, reports, strict=True):
-        checks += report.check_requirements(target.manifest, made)
-    slim = [report.without_samples(made) for made in reports]
     for path in filter(None, outputs):
         session.log(f"wrote {path}")
-    result = {"schema": report.SCHEMA, "reports": slim, "requirements": checks}
-    report.conclude(checks, result, session.log)
+    result: Measures = {"schema": report.SCHEMA, "reports": list(map(report.without_samples, reports))}
+    result["requirements"] = checks = []
+    for target, made in zip(measured, reports, strict=True):
+        checks += report.check_requirements(target.manifest, made)
+    unmet = []
+    for check in checks:
+        what = "{bundle}: {requirement}".format(**check)
+        if check["met"] is None:
+            session.log(
+                f"requirement of {what}: not checked, its suite or its teacher was not measured; add "
+                "--suite, the teacher's bundle"
+            )
+        elif not check["met"]:
+            unmet.append(f"{what} is {check['found']:.4f}, its recipe requires {check['required']:g}")
+    raise_failed(unmet, **result)
     return result
 
 
@@ -134,10 +144,10 @@ def targets(name: str, device: str = "cpu") -> list[Measured]:
         names = [encoder.manifest["name"]]
         if "documents" in opened.manifest:  # by both, as the mean
             names.append(query.manifest["name"])
-        size = {key: graph[key] for key in ("sha256", "size_bytes")}
-        documents = {"name": " + ".join(names), "precision": encoder.precision, **size}
+        documents = {"name": " + ".join(names), "precision": encoder.precision}
+        documents |= {key: graph[key] for key in ("sha256", "size_bytes")}
     precisions = list(query.manifest["precisions"]) if name.endswith(":*") else [opened.precision]
-    about: dict[str, Any] = {"timed": query.folder, "manifest": query.manifest, "documents": documents}
+    about: Measures = {"timed": query.folder, "manifest": query.manifest, "documents": documents}
     return [Measured(opened.folder, precision, **about) for precision in precisions]
 
 
@@ -145,11 +155,12 @@ def distinguishable(measured: list[Measured]) -> list[Measured]:
     """Return the same bundles; those in different folders of the same name are named by the folder above
     too."""
     folders = Counter(name for name, _ in {(target.name, target.folder.resolve()) for target in measured})
-    named = []
-    for target in measured:
-        name = "/".join(target.folder.absolute().parts[-2:])
-        named.append(replace(target, name=name) if folders[target.name] > 1 else target)
-    return named
+    return [
+        replace(target, name="/".join(target.folder.absolute().parts[-2:]))
+        if folders[target.name] > 1
+        else target
+        for target in measured
+    ]
 
 
 def reference(measured: list[Measured]) -> Measured | None:
@@ -159,15 +170,16 @@ def reference(measured: list[Measured]) -> Measured | None:
 
 
 def assemble(
-    target: Measured, measured: list[Measured], suite_of_texts: str, described: dict[str, Any]
+    target: Measured, measured: list[Measured], suite_of_texts: str, described: Measures
 ) -> Measures:
     """Return the report of one bundle, with every key of KEYS in evaluation/report.py.
 
     `suite_of_texts` is the suite whose texts were timed, `described` the machine.
     """
-    manifest, graph, spent = target.manifest, target.manifest["precisions"][target.precision], target.speed
+    manifest = target.manifest
+    graph = target.manifest["precisions"][target.precision]
     teacher = reference(measured)
-    kept = dict[str, float | None]()
+    kept = {}
     for name, quality in target.quality.items():
         best = teacher.quality.get(name, {}).get("average", 0) if teacher else 0
         kept[name] = quality["average"] / best if best > 0 else None
@@ -188,9 +200,9 @@ def assemble(
         "versions": machine.versions(),
         "quality": target.quality,
         "kept": kept,
-        **spent,
-        "machine": spent["machine"] or described,
-        "single": {**spent["single"], "texts_of": suite_of_texts},
+        **target.speed,
+        "machine": target.speed["machine"] or described,
+        "single": {**target.speed["single"], "texts_of": suite_of_texts},
         "agreement": target.agreement,
     }
 
@@ -207,7 +219,8 @@ def _check_outputs(outputs: Outputs) -> None:
 def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> None:
     """Compare the embeddings that another's runner returned with edgedistill's own. Raises CheckFailed where
     they are of another model or its golden texts fail, so that no report has its times."""
-    runner, option = target.speed["runner"], target.runner.option
+    runner = target.speed["runner"]
+    option = target.runner.option
     rows = runner.pop("embeddings", None)
     runner["name"] = target.runner.name
     golden = runner.get("golden", {"worst": 1, "least": 1})
@@ -218,23 +231,28 @@ def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> N
         return
     expected = target.open(session).encode_query(texts[: len(rows)])
     if {len(row) for row in rows} != {expected.shape[1]} or len(rows) > len(texts):
-        fact = f"embeddings that are not of {expected.shape[1]} dimensions, or of more than its texts"
-        raise UserError(f"{option}: {fact}; see bench/README.md")
+        raise UserError(
+            f"{option}: embeddings that are not of {expected.shape[1]} dimensions, or of more than its "
+            "texts; see bench/README.md"
+        )
     least = float(cosines.dot(cosines.unit(np.array(rows)), expected).min())
     runner["cosine_min"] = round(least, 5)
     if least < SAME_MODEL:
-        fact = f"an embedding is at a cosine of {least:.3f} to that of {target.title}"
-        raise CheckFailed(f"{option}: {fact}, so it did not run this graph; check the command")
+        raise CheckFailed(
+            f"{option}: an embedding is at a cosine of {least:.3f} to that of {target.title}, so it did not "
+            "run this graph; check the command"
+        )
 
 
 def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> Measures:
     """Count what the vocabulary lacks of a suite. Returns {texts: with unknown tokens, tokens: their share of
     all, first: text or None}."""
-    ids = opened.tokenize(suite.texts, "query" if suite.kind == "retrieval" else "text")
-    counts = [int((row == opened.unknown_id).sum()) for row in ids]
-    affected = [text for text, lacking in zip(suite.texts, counts, strict=True) if lacking]
-    share = round(sum(counts) / max(1, sum(map(len, ids))), 6)
-    return {"texts": len(affected), "tokens": share, "first": affected[0] if affected else None}
+    role = "query" if suite.kind == "retrieval" else "text"
+    ids = opened.tokenize(suite.texts, role)
+    counts = np.array([(row == opened.unknown_id).sum() for row in ids])
+    first = next(itertools.compress(suite.texts, counts), None)
+    share = round(float(counts.sum()) / max(1, sum(map(len, ids))), 6)
+    return {"texts": int((counts > 0).sum()), "tokens": share, "first": first}
 
 
 def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[scoring.Suite]:
@@ -243,25 +261,29 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
     Raises UserError where suites and bundles do not fit, because one needs or returns labels and the other
     embeddings.
     """
-    manifest, suites = measured[0].manifest, list[scoring.Suite]()
-    classifies = bool(manifest.get("labels"))
-    if any(target.manifest.get("labels", []) != manifest.get("labels", []) for target in measured):
-        fact = "some bundles return different labels, or embeddings"
-        raise UserError(f"edgedistill bench: {fact}; measure them in separate runs")
-    for name in names or ["task" if classifies else DEFAULT_SUITE]:
-        kind, _, file = name.partition(":")
-        if classifies and kind != "task":
-            fact = f"needs embeddings, {measured[0].name} returns labels"
-            raise UserError(f"--suite {name}: {fact}; use --suite task for labels")
-        if kind == "task" and not classifies:
-            fact = f"needs labels, {measured[0].name} returns embeddings"
-            raise UserError(f"--suite {name}: {fact}; fine-tune it, or choose another suite")
-        suite = scoring.task_suite(manifest, file, data) if classifies else scoring.suite(name, data)
-        pairs = [target for target in measured if target.documents is not None]
-        if pairs and suite.kind != "retrieval":
-            fact = f"its texts are no queries and documents, and {pairs[0].name} is a pair of encoders"
-            way_out = f"choose a suite of kind retrieval, or measure {pairs[0].timed} by itself"
-            raise UserError(f"--suite {name}: {fact}; {way_out}")
+    manifest = measured[0].manifest
+    suites = []
+    labels = manifest.get("labels", [])
+    if any(target.manifest.get("labels", []) != labels for target in measured):
+        raise UserError(
+            "edgedistill bench: some bundles return different labels, or embeddings; measure them apart"
+        )
+    pair = next((target for target in measured if target.documents is not None), None)
+    for name in names or ["task" if labels else DEFAULT_SUITE]:
+        place = f"--suite {name}"
+        task = name.partition(":")
+        if labels and task[0] != "task":
+            fact = f"needs embeddings, {measured[0].name} returns labels; use --suite task for labels"
+            raise UserError(f"{place}: {fact}")
+        if task[0] == "task" and not labels:
+            fact = f"needs labels, {measured[0].name} returns embeddings; fine-tune it"
+            raise UserError(f"{place}: {fact}, or choose another suite")
+        suite = scoring.task_suite(manifest, task[2], data) if labels else scoring.suite(name, data)
+        if pair is not None and suite.kind != "retrieval":
+            raise UserError(
+                f"{place}: its texts are no queries and documents, and {pair.name} is a pair of encoders; "
+                f"choose a suite of kind retrieval, or measure {pair.timed} by itself"
+            )
         suites.append(suite)
     return suites
 
@@ -269,12 +291,12 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
 def documents(name: str, session: Session) -> scoring.Documents:
     """Open a bundle to embed the texts of retrieval suites with. Raises UserError as `targets`, and for a
     classifier."""
-    opened = bundles_.load(name, threads=session.threads, device=session.device)
+    opened = bundles_.load(name, None, session.threads, session.device)
+    place = f"--documents {name}"
     if opened.labels:
-        raise UserError(f"--documents {name}: returns labels, and embeddings are needed; name an encoder")
-    target = Measured(opened.folder, opened.precision, manifest=opened.manifest)
-    encoder = scoring.finite(opened, f"--documents {name}")
-    return scoring.Documents(target.title, encoder)
+        raise UserError(f"{place}: returns labels, and embeddings are needed; name an encoder")
+    title = speed.Target(opened.folder, opened.precision).title
+    return scoring.Documents(title, scoring.finite(opened, place))
 
 
 def _check_search(
@@ -284,16 +306,17 @@ def _check_search(
     embeddings of a bundle are not in the space of the documents' encoder."""
     retrieval = [suite for suite in suites if suite.kind == "retrieval"]
     compact = [suite for suite in suites if suite.kind not in FLOAT32_ALONE]
-    for option, is_given, kinds, able in (
-        ("--hybrid", search.weight is not None, "retrieval", retrieval),
-        ("--documents", search.documents is not None, "retrieval", retrieval),
-        ("--embeddings", search.precisions, "retrieval, or another of a suite.yaml,", compact),
+    for option, is_given, able in (
+        ("--hybrid", search.weight is not None, retrieval),
+        ("--documents", search.documents is not None, retrieval),
+        ("--embeddings", search.precisions, compact),
     ):
         if is_given and not able:
             names = ", ".join(suite.name for suite in suites)
-            way_out = "add --suite retrieval"
-            raise UserError(f"{option}: none of the suites ({names}) is of kind {kinds}; {way_out}")
-    for precision, target in product(search.precisions, measured):
+            raise UserError(
+                f"{option}: none of the suites ({names}) is of kind retrieval; add --suite retrieval"
+            )
+    for precision, target in itertools.product(search.precisions, measured):
         layout(precision, target.manifest["dims"][0], "--embeddings")
     if search.weight is not None:
         bm25.checked_weight(search.weight)
@@ -301,20 +324,18 @@ def _check_search(
             require(package, "edgedistill bench --hybrid", "search")
         for suite in retrieval:  # indexed now, so that texts without words are refused before measuring
             _ = [task.bm25 for task in suite.tasks.values() if isinstance(task, Collection)]
-    if search.documents is not None:
-        _check_space(search.documents, retrieval[0].texts[:SPACE_TEXTS], measured, session)
-
-
-def _check_space(
-    documents: scoring.Documents, queries: list[str], measured: list[Measured], session: Session
-) -> None:
-    """Raises UserError for each bundle whose embeddings are not in the space of the documents' encoder."""
-    expected, problems = documents.encoder.query(queries), []
+    if search.documents is None:
+        return
+    queries = retrieval[0].texts[:SPACE_TEXTS]
+    problems = []
+    expected = search.documents.encoder.query(queries)
     for target in measured:
         _, fact = teacher_agreement.space(target.open(session).encode_query(queries), expected)
         if fact is not None:
-            place = f"--documents {documents.name}: {target.title}"
-            problems.append(f"{place} {fact}; name an encoder of its teacher's space")
+            problems.append(
+                f"--documents {search.documents.name}: {target.title} {fact}; name an encoder of its "
+                "teacher's space"
+            )
     if problems:
         raise UserError(*problems)
 
@@ -325,15 +346,16 @@ def _log_conditions(measured: list[Measured], log: Log) -> None:
     for target in measured:
         if target.documents is not None:
             encoder = "{name}:{precision}, {size_bytes:,} bytes".format(**target.documents)
-            log(f"{target.title}: a pair; what is timed embeds queries, documents are embedded by {encoder}")
+            log(f"{target.title}: a pair: its encoder of queries is timed; {encoder} embeds documents")
     manifest = measured[0].manifest
     if reference(measured) is not None or manifest.get("labels"):
         return
     teacher = {"model": manifest["teacher"], **((manifest.get("recipe") or {}).get("teacher") or {})}
-    source = [teacher["model"], *(["--revision", teacher["revision"]] if teacher.get("revision") else [])]
+    revision = ["--revision", teacher["revision"]] if teacher.get("revision") else []
     log(
         "no teacher among the bundles, so the share retained is not shown; run `edgedistill export "
-        f"{shlex.join(source)} --out bundles/teacher` and add bundles/teacher:fp32 to this command"
+        f"{shlex.join([teacher['model'], *revision])} --out bundles/teacher` and add bundles/teacher:fp32 to "
+        "this command"
     )
 
 
@@ -348,7 +370,6 @@ def _accuracy(
     teacher = reference(measured)
     texts = list(dict.fromkeys(text for suite in suites for text in suite.texts if text))[:AGREEMENT_TEXTS]
     expected = teacher.open(session).encode(texts) if teacher is not None and texts else None
-    source = f"texts of {', '.join(suite.name for suite in suites)}"
     for target in measured:
         opened = target.open(session)
         if opened.fallback:
@@ -357,24 +378,21 @@ def _accuracy(
             progress(f"{target.title} on {suite.name}")
             target.quality |= _scores(opened, suite, search)
             unknown = target.quality[suite.name]["unknown"]
-            if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
+            whole = len(suite.texts)
+            if unknown["texts"] > UNKNOWN_SHARE * whole:
                 session.log(
-                    f"{target.title} on {suite.name}: {unknown['texts']:,} of {len(suite.texts):,} texts "
-                    f"have tokens that are not in its vocabulary, {unknown['tokens']:.1%} of all tokens, "
-                    f'first "{unknown["first"][:60]}"'
+                    f"{target.title} on {suite.name}: {unknown['texts']:,} of {whole:,} texts have tokens "
+                    f"that are not in its vocabulary, {unknown['tokens']:.1%} of all tokens, first "
+                    f'"{unknown["first"][:60]}"'
                 )
         if expected is not None and target is not teacher:
-            embeddings = opened.encoders[0].encode(texts)
-            target.agreement = {**teacher_agreement.agreement(embeddings, expected), "source": source}
+            target.agreement = teacher_agreement.agreement(opened.encoders[0].encode(texts), expected)
+            target.agreement["source"] = f"texts of {', '.join(suite.name for suite in suites)}"
 
 
 def _scores(opened: bundles_.Bundle, suite: scoring.Suite, search: scoring.Search) -> dict[str, Measures]:
     """Score a bundle on a suite: {name of a ranking, or of the suite: its quality}."""
-    if suite.kind == "retrieval":
-        scored = scoring.evaluate_search(suite, opened, search)
-    else:
-        encode = opened.classify if opened.labels else opened
-        scored = {suite.name: scoring.evaluate(suite, encode, search.precisions, samples=True)}
+    scored = scoring.rankings(suite, opened.classify if opened.labels else opened, search)
     quality = scored[suite.name]
     if compact := quality.get("embeddings"):
         quality["embeddings"] = {}
@@ -392,45 +410,31 @@ def _compare_scores(
     the bootstrap over pairs or queries, and each student's suites the items on which it is `furthest` from
     the teacher."""
     teacher = reference(measured)
-    expected = _resampled(teacher, plan) if teacher is not None else {}
-    for target in measured:
-        for key, (draws, score, place) in _resampled(target, plan).items():
-            place["interval95"] = bootstrap.interval(draws)
-            if target is not teacher and key in expected:
-                theirs = expected[key]
-                interval = bootstrap.interval(draws - theirs.draws)
-                place["difference"] = {"mean": round(score - theirs.score, 5), "interval95": interval}
+    expected = {}
+    for target in sorted(measured, key=lambda target: target is not teacher):  # the teacher first
+        for suite, quality in target.quality.items():
+            resampled = bootstrap.of_suite(quality["tasks"], plan.resamples)
+            for name, draws in resampled.items():
+                part = quality["tasks"][name] if name else quality
+                score = part[FAMILIES[quality["kind"]].averaged if name else "average"]
+                part["interval95"] = bootstrap.interval(draws)
+                if target is teacher:
+                    expected[suite, name] = draws, score
+                elif theirs := expected.get((suite, name)):
+                    interval = bootstrap.interval(draws - theirs[0])
+                    part["difference"] = {"mean": round(score - theirs[1], 5), "interval95": interval}
         if teacher is None or target is teacher:
             continue
-        for suite in suites:
-            quality = target.quality[suite.name]
-            if furthest := teacher_agreement.furthest(suite, quality, teacher.quality[suite.name]):
-                quality["furthest"] = furthest
-
-
-class Resampled(NamedTuple):
-    """A score, its resamples, and where in the report it stands."""
-
-    draws: bootstrap.Floats
-    score: float
-    place: Measures
-
-
-def _resampled(target: Measured, plan: speed.MeasurementPlan) -> dict[tuple[str, str], Resampled]:
-    """Resample the scores of a bundle by suite and task, and by suite and "" the average; none of suites
-    whose tasks have no samples."""
-    resampled = {}
-    for suite, quality in target.quality.items():
-        for name, draws in bootstrap.of_suite(quality["tasks"], plan.resamples, plan.seed).items():
-            place = quality["tasks"][name] if name else quality
-            score = place[FAMILIES[quality["kind"]].averaged if name else "average"]
-            resampled[suite, name] = Resampled(draws, score, place)
-    return resampled
+        for part in suites:
+            qualities = target.quality[part.name], teacher.quality[part.name]
+            if furthest := teacher_agreement.furthest(part, *qualities):
+                qualities[0]["furthest"] = furthest
 
 
 def _progress(steps: int, log: Log) -> Log:
     """Return a log of the steps, with the share that is done. Nothing is drawn while one is measured."""
-    numbers, throttled = count(), at_intervals(log)
+    numbers = itertools.count()
+    throttled = at_intervals(log)
 
     def advance(line: str) -> None:
         at = next(numbers)

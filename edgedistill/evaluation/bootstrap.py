@@ -19,16 +19,15 @@ Rounds = Sequence[Floats]
 LEVELS = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
 
 
-def quantiles(
-    rounds: Rounds, resamples: int = 1000, seed: int = 0
-) -> tuple[dict[str, float], dict[str, list[float]]]:
+def quantiles(rounds: Rounds, resamples: int = 1000) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Estimate p50, p90 and p99 of latencies in ms, each with a 95% bootstrap interval.
 
     Returns ({p50_ms: value, …}, {p50_ms: [low, high], …}), rounded to 0.1 µs. Two-stage percentile bootstrap
     (Efron and Tibshirani 1993): rounds are resampled with replacement, then queries within each round.
     """
-    points, intervals = dict[str, float](), dict[str, list[float]]()
-    resampled = _two_stage(rounds, list(LEVELS.values()), resamples, seed)
+    points = {}
+    intervals = {}
+    resampled = _two_stage(rounds, list(LEVELS.values()), resamples)
     for number, (name, level) in enumerate(LEVELS.items()):
         points[name] = round(float(np.quantile(np.concatenate(rounds), level)), 4)
         intervals[name] = interval(resampled[:, number], 4)
@@ -40,9 +39,10 @@ def interval(draws: Floats, digits: int = 5) -> list[float]:
     return [round(float(end), digits) for end in np.quantile(draws, [0.025, 0.975])]
 
 
-def _two_stage(rounds: Rounds, levels: list[float], resamples: int, seed: int) -> Floats:
+def _two_stage(rounds: Rounds, levels: list[float], resamples: int) -> Floats:
     """The quantiles of each resample: (resamples, levels)."""
-    random, draws = np.random.default_rng(seed), []
+    random = np.random.default_rng(0)
+    draws = []
     for _ in range(resamples):
         chosen = [rounds[at] for at in random.integers(0, len(rounds), len(rounds))]
         times = np.concatenate([random.choice(times, len(times)) for times in chosen])
@@ -50,14 +50,14 @@ def _two_stage(rounds: Rounds, levels: list[float], resamples: int, seed: int) -
     return np.array(draws)
 
 
-def ratio(ours: Rounds, theirs: Rounds, queries: int, resamples: int = 1000, seed: int = 0) -> Measures:
+def ratio(ours: Rounds, theirs: Rounds, queries: int, resamples: int = 1000) -> Measures:
     """Estimate how many times as long a query takes in `ours` as in `theirs`, query by query.
 
     Both have the same rounds of `queries` queries in the same order; of several passes a query's median
     counts. Returns {ratio, interval95}: the median of the ratios, by the two-stage bootstrap.
     """
     logs = [np.log(_by_query(a, queries) / _by_query(b, queries)) for a, b in zip(ours, theirs, strict=True)]
-    draws = np.exp(_two_stage(logs, [0.5], resamples, seed))
+    draws = np.exp(_two_stage(logs, [0.5], resamples))
     return {"ratio": round(float(np.exp(np.median(logs))), 4), "interval95": interval(draws, 4)}
 
 
@@ -73,15 +73,15 @@ def resolution(same: Measures) -> float:
     return round(float(np.exp(np.abs(np.log([same["ratio"], *same["interval95"]])).max()) - 1), 4)
 
 
-def scores(name: str, samples: Measures, resamples: int = 1000, seed: int = 0) -> Floats:
+def scores(name: str, samples: Measures, resamples: int = 1000) -> Floats:
     """Resample the score of a task: (resamples,). Of encoders on the same items the same items are drawn, so
     that differences are paired (Sakai 2006).
 
     `samples` is {scores}, of which the task's score is the mean, or {cosines, gold} of pairs, where it is
-    Spearman's correlation, whose ranks are those within each resample. `name` of the task decides with `seed`
+    Spearman's correlation, whose ranks are those within each resample. `name` of the task decides
     what is drawn.
     """
-    random = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    random = np.random.default_rng([0, zlib.crc32(name.encode())])
     items = len(next(iter(samples.values())))
     draws = (random.integers(0, items, items) for _ in range(resamples))
     if "scores" in samples:
@@ -91,12 +91,12 @@ def scores(name: str, samples: Measures, resamples: int = 1000, seed: int = 0) -
     return np.array([rank_correlation(x[rows], y[rows]) or 0.0 for rows in draws])
 
 
-def of_suite(tasks: dict[str, Measures], resamples: int = 1000, seed: int = 0) -> dict[str, Floats]:
+def of_suite(tasks: dict[str, Measures], resamples: int = 1000) -> dict[str, Floats]:
     """Resample the scores of a suite's tasks by their names and, where all have samples, as "" their mean."""
     draws = {}
     for name, task in tasks.items():
         if "samples" in task:
-            draws[name] = scores(name, task["samples"], resamples, seed)
+            draws[name] = scores(name, task["samples"], resamples)
     if len(draws) == len(tasks):
         draws[""] = np.mean(list(draws.values()), axis=0)
     return draws

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from edgedistill.errors import UserError, raise_failed
 from edgedistill.evaluation import bootstrap, page, tables
@@ -14,7 +14,9 @@ from edgedistill.session import Log
 TOLERANCE = (
     0.005  # relative; of a size, where below it lie names inside the graph, and of a score without samples
 )
-WORSE, BETTER, NOISE = "worse", "better", "within noise"
+WORSE = "worse"
+BETTER = "better"
+NOISE = "within noise"
 LESS_IS_BETTER = ("graph MB", "p50 ms")
 HEADS = ("bundle", "measure", "before", "after", "change", "95% interval", "")
 
@@ -47,10 +49,11 @@ class Change(NamedTuple):
     @property
     def cells(self) -> list[str]:
         """The row of a table."""
-        values = [tables.significant(value, 4) for value in (self.before, self.after)]
+        name = tables.shorten(self.bundle, 22)
+        measure = tables.shorten(self.measure, 16)
+        before, after = (tables.significant(value, 4) for value in (self.before, self.after))
         interval = ", ".join(f"{end:+.1%}" for end in self.interval95 or ())
-        names = [tables.shorten(self.bundle, 22), tables.shorten(self.measure, 16)]
-        return [*names, *values, f"{self.change:+.1%}", interval, self.verdict]
+        return [name, measure, before, after, f"{self.change:+.1%}", interval, self.verdict]
 
 
 def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> Measures:
@@ -60,32 +63,40 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
     {before, after, changes, only_before, only_after}. Raises UserError where a file is no report or the two
     have no bundle in common; CheckFailed with the result where accuracy, size or speed fell.
     """
-    old, new = read(before), read(after)
-    olds, news = ({title(report): report for report in reports} for reports in (old, new))
+    old = read(before)
+    new = read(after)
+    olds = {title(report): report for report in old}
+    news = {title(report): report for report in new}
     if len(olds) == len(news) == 1:
         news = dict(zip(olds, news.values(), strict=True))
     shared = [name for name in olds if name in news]
     if not shared:
-        names = f"{before} has {', '.join(olds)}, {after} has {', '.join(news)}"
-        raise UserError(f"--compare: no bundle in both: {names}; name reports of the same bundles")
-    compared = list[Change]()
+        raise UserError(
+            f"--compare: no bundle in both: {before} has {', '.join(olds)}, {after} has {', '.join(news)}; "
+            "name reports of the same bundles"
+        )
+    compared: list[Change] = []
     for name in shared:
         compared += changes(name, olds[name], news[name])
         if others := _other_conditions(olds[name], news[name]):
             show(f"{name}: times are not compared: measured with another {', '.join(others)}")
+    rows = [change.cells for change in compared]
+    show(tables.of_cells(HEADS, rows))
     missing = {
         "only_before": [name for name in olds if name not in news],
         "only_after": [name for name in news if name not in olds],
     }
-    show(tables.of_cells(HEADS, [change.cells for change in compared]))
     for key, alone in missing.items():
         if alone:
             show(f"{key.replace('_', ' ')}: {', '.join(alone)}")
-    both = [*_renamed(old, "before"), *_renamed(new, "after")]
+    both = []
+    for when, reports in (("before", old), ("after", new)):
+        for report in reports:
+            name = f"{report['bundle']['name']} {when}"
+            both.append({**report, "bundle": {**report["bundle"], "name": name}})
     if html is not None:
-        page.write(html, both, [change.cells for change in compared])
-    worse = [change for change in compared if change.verdict == WORSE]
-    fell = ["{}: {}: {} to {}, {}".format(*change.cells) for change in worse]
+        page.write(html, both, rows)
+    fell = ["{}: {}: {} to {}, {}".format(*change.cells) for change in compared if change.verdict == WORSE]
     listed = [{**change._asdict(), "change": change.change, "verdict": change.verdict} for change in compared]
     result = {"before": str(before), "after": str(after), "changes": listed, **missing}
     raise_failed(fell, **result)
@@ -104,7 +115,8 @@ def changes(name: str, before: Report, after: Report) -> list[Change]:
         return compared
     resolved = max(resolution(before), resolution(after))
     for measure, times in (("p50 ms", _latency), ("texts/s", _rate)):
-        (was, low, high), (now, lower, higher) = times(before), times(after)
+        was, low, high = times(before)
+        now, lower, higher = times(after)
         compared.append(Change(name, measure, was, now, [lower / high - 1, higher / low - 1], resolved))
     return compared
 
@@ -112,26 +124,23 @@ def changes(name: str, before: Report, after: Report) -> list[Change]:
 def _score(name: str, suite: str, before: Measures, after: Measures) -> Change:
     """Compare the averages on a suite: by the paired bootstrap where both reports have the scores of the same
     items, otherwise by TOLERANCE."""
-    averages = 100 * before["average"], 100 * after["average"]
-    items = _items(before)
-    if items != _items(after) or not all(items):
-        return Change(name, suite, *averages, None)
-    was, now = (bootstrap.of_suite(quality["tasks"])[""] for quality in (before, after))
-    interval = bootstrap.interval((now - was) / before["average"])
-    return Change(name, suite, *averages, interval, 0.0)
-
-
-def _items(quality: Measures) -> list[Any]:
-    """Of each task what tells whether two reports have the same items: gold scores, or how many there are."""
-    samples = [task.get("samples", {}) for task in quality["tasks"].values()]
-    return [sample.get("gold", len(sample.get("scores", ()))) for sample in samples]
+    items = []  # of each task what tells whether two reports have the same: gold scores, or how many
+    for quality in (before, after):
+        samples = [task.get("samples", {}) for task in quality["tasks"].values()]
+        items.append([sample.get("gold", len(sample.get("scores", ()))) for sample in samples])
+    interval = None
+    resolved = TOLERANCE
+    if items[0] == items[1] and all(items[0]):
+        was, now = (bootstrap.of_suite(quality["tasks"])[""] for quality in (before, after))
+        interval = bootstrap.interval((now - was) / before["average"])
+        resolved = 0.0
+    return Change(name, suite, 100 * before["average"], 100 * after["average"], interval, resolved)
 
 
 def _latency(report: Report) -> tuple[float, float, float]:
     """p50 of a report and its 95% interval."""
     p50 = report["single"]["p50_ms"]
-    low, high = report["single"].get("interval95", {}).get("p50_ms", (p50, p50))
-    return p50, low, high
+    return p50, *report["single"].get("interval95", {}).get("p50_ms", (p50, p50))
 
 
 def _rate(report: Report) -> tuple[float, float, float]:
@@ -143,22 +152,18 @@ def _rate(report: Report) -> tuple[float, float, float]:
 
 def _other_conditions(before: Report, after: Report) -> list[str]:
     """The conditions in which two reports differ, so that their times are not compared."""
-    reports = before, after
-    conditions: dict[str, list[Any]] = {
-        "processor": [[report.get("machine", {}).get(key) for key in ("cpu", "flags")] for report in reports],
-        "number of threads": [report.get("threads") for report in reports],
-        "device": [report.get("device") for report in reports],
-        "runner": [(report.get("runner") or {}).get("name", "python") for report in reports],
-        "suite of texts": [report.get("single", {}).get("texts_of") for report in reports],
-        # as many before it was recorded
-        "number of texts": [report.get("single", {}).get("distinct", 1024) for report in reports],
+    was, now = (_conditions(report) for report in (before, after))
+    return [name for name, value in was.items() if value != now[name]]
+
+
+def _conditions(report: Report) -> Measures:
+    machine = report.get("machine", {})
+    single = report.get("single", {})
+    return {
+        "processor": [machine.get(key) for key in ("cpu", "flags")],
+        "number of threads": report.get("threads"),
+        "device": report.get("device"),
+        "runner": (report.get("runner") or {}).get("name", "python"),
+        "suite of texts": single.get("texts_of"),
+        "number of texts": single.get("distinct", 1024),  # as many before it was recorded
     }
-    return [name for name, (was, now) in conditions.items() if was != now]
-
-
-def _renamed(reports: list[Report], when: str) -> list[Report]:
-    """The reports of a file, with bundles named after when they were measured."""
-    return [
-        {**report, "bundle": {**report["bundle"], "name": f"{report['bundle']['name']} {when}"}}
-        for report in reports
-    ]

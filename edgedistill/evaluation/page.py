@@ -1,5 +1,5 @@
 """Reports as one self-contained HTML file with plots and tables, light and dark: html/page.js draws it in the
-browser from the reports; and as a picture of that page."""
+browser from the reports."""
 
 from __future__ import annotations
 
@@ -45,24 +45,28 @@ def data(reports: list[Report], changes: list[list[str]] | None = None) -> Measu
     `suites` holds each suite's name and kind, the measure of a task that it averages, and the title of that;
     `embeddings` the rows of embeddings in fewer bytes, `precisions` what each is.
     """
-    names, noise = suites(reports), disturbances(reports)
+    names = suites(reports)
+    noise = disturbances(reports)
     kinds = {name: quality["kind"] for report in reports for name, quality in report["quality"].items()}
+    drawn = []
+    for report in reports:
+        times = sorted(time for times_ms in report["single"].get("samples_ms") or () for time in times_ms)
+        step = max(1, (len(times) - 1) // SHOWN_SAMPLES)  # evenly from the fastest to the slowest
+        shown = {
+            **without_samples(report),
+            "samples_ms": [*times[::step], times[-1]] if times else None,
+            "variant": title(report).removeprefix(f"{report['bundle']['name']}:"),
+            "teacher": is_teacher(report),
+            "short": tables.shorten(report["bundle"]["name"], 28),
+            "cells": [cell._asdict() for cell in tables.cells(report, names, True, noise)],
+        }
+        drawn.append(shown)
     return {
         "suites": [
             {"name": name, "kind": kind, "averaged": FAMILIES[kind].averaged, "measure": FAMILIES[kind].title}
             for name, kind in kinds.items()
         ],
-        "reports": [
-            {
-                **without_samples(report),
-                "samples_ms": _thinned(report["single"].get("samples_ms")),
-                "variant": title(report).removeprefix(f"{report['bundle']['name']}:"),
-                "teacher": is_teacher(report),
-                "short": tables.shorten(report["bundle"]["name"], 28),
-                "cells": [cell._asdict() for cell in tables.cells(report, names, True, noise)],
-            }
-            for report in reports
-        ],
+        "reports": drawn,
         "embeddings": [
             {"report": reports.index(report), "cells": [cell._asdict() for cell in row]}
             for report, row in tables.embeddings(reports)
@@ -73,12 +77,3 @@ def data(reports: list[Report], changes: list[list[str]] | None = None) -> Measu
         "noise": "; ".join(noise),
         "ties": tables.tie_note(reports),
     }
-
-
-def _thinned(rounds: list[list[float]] | None) -> list[float] | None:
-    """Return at most SHOWN_SAMPLES of all latencies, evenly from the fastest to the slowest."""
-    times = sorted(time for times_ms in rounds or () for time in times_ms)
-    if not times:
-        return None
-    step = max(1, (len(times) - 1) // SHOWN_SAMPLES)
-    return [*times[::step], times[-1]]

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files
-from edgedistill.errors import UserError, raise_failed
+from edgedistill.errors import Problems, UserError
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.speed import OWN, titled
 from edgedistill.evaluation.suites.cosines import Measures
-from edgedistill.session import Log
 
 SCHEMA = 1
 NOISY = 0.10  # tables mark a p50 that differed by more than this between rounds of the same bundle
 SIZE = "size_mb"  # the only requirement that is an upper bound
 STOLEN = 0.01  # seconds of a processor per second, from which others disturb a measurement
+AGAIN = "write it again with edgedistill bench"
 Report = dict[str, Any]
 KEYS: dict[str, tuple[str, ...]] = {  # every report has at least these
     "schema": (),
@@ -42,28 +42,28 @@ def read(path: Path) -> list[Report]:
     has a newer schema or lacks a key."""
     if not path.exists():
         raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}")
-    value = files.read_json(path, "write it again with edgedistill bench")
+    value = files.read_json(path, AGAIN)
     reports = value.get("reports", [value]) if isinstance(value, dict) else [value]
     for part in [value, *reports]:
         schema = part.get("schema") if isinstance(part, dict) else None
         if not isinstance(schema, int):
             raise UserError(f"{path}: not a report, it has no `schema`; make one with edgedistill bench")
         if schema > SCHEMA:
-            fact = f"schema {schema}, this edgedistill reads up to {SCHEMA}"
-            raise UserError(f"{path}: {fact}; upgrade edgedistill")
-    lost = [(number, key) for number, report in enumerate(reports) for key in missing_keys(report)]
-    way_out = "write it again with edgedistill bench"
-    if lost:
-        raise UserError(*(f"{path}: reports[{number}]: no `{key}`; {way_out}" for number, key in lost))
+            raise UserError(
+                f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; upgrade edgedistill"
+            )
+    problems = Problems()
+    for number, report in enumerate(reports):
+        problems.found += [f"{path}: reports[{number}]: no `{key}`; {AGAIN}" for key in missing_keys(report)]
+    problems.raise_any()
     return reports
 
 
 def missing_keys(report: Report) -> list[str]:
     """Return the required KEYS that a report lacks, dotted."""
     lost = [key for key in KEYS if key not in report]
-    for key in KEYS:
-        if key in report:
-            lost += [f"{key}.{part}" for part in KEYS[key] if part not in report[key]]
+    for key, parts in KEYS.items():
+        lost += [f"{key}.{part}" for part in parts if part not in report.get(key, parts)]
     return lost
 
 
@@ -77,15 +77,14 @@ def dumps(reports: list[Report]) -> str:
     infinity."""
     value = reports[0] if len(reports) == 1 else {"schema": SCHEMA, "reports": reports}
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    on_one_line = re.sub(
-        r"\[\n\s+([-+.\deE,\s]+?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text
-    )
-    return on_one_line + "\n"
+    numbers = r"\[\n\s+([-+.\deE,\s]+?)\s+\]"
+    return re.sub(numbers, lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
 
 
 def title(report: Report) -> str:
     """Return how the report's bundle and runner are named, see `speed.titled`."""
-    bundle, runner = report["bundle"], report.get("runner") or {}
+    bundle = report["bundle"]
+    runner = report.get("runner") or {}
     return titled(bundle["name"], bundle["precision"], runner.get("name", OWN))
 
 
@@ -103,7 +102,7 @@ def disturbances(reports: list[Report]) -> list[str]:
     """Return what makes the times of reports doubtful, one fact each; none on a quiet machine."""
     noises = [report.get("noise") or {} for report in reports]
     between, same = (max(noise.get(key, 0) for noise in noises) for key in ("between", "resolution"))
-    facts = list[str]()
+    facts = []
     if between > NOISY:
         facts.append(f"p50 of the same graph differed by more than {NOISY:.0%} between rounds")
     if same > NOISY:
@@ -141,7 +140,7 @@ def without_samples(part: Any) -> Any:
     return {key: without_samples(value) for key, value in part.items() if "samples" not in key}
 
 
-def check_requirements(manifest: dict[str, Any], report: Report) -> list[Measures]:
+def check_requirements(manifest: Report, report: Report) -> list[Measures]:
     """Compare a report with the `requirements` of the manifest's recipe.
 
     `sts` and `sts_kept` apply to the named suite, else to every measured suite of kind sts; `size_mb` to the
@@ -152,30 +151,19 @@ def check_requirements(manifest: dict[str, Any], report: Report) -> list[Measure
     names = [name for name, quality in report["quality"].items() if quality["kind"] == "sts"]
     if named := requirements.get("suite"):
         names = [scoring.title(named) if Path(named).is_file() else named]
-    rows = list[tuple[str, float | None, float | None]]()
+    rows = []
     for name in names:
         average = report["quality"].get(name, {}).get("average")
         rows.append((f"sts on {name}", requirements.get("sts"), average))
         rows.append((f"sts_kept on {name}", requirements.get("sts_kept"), report["kept"].get(name)))
-    precision, size = report["bundle"]["precision"], report["size_bytes"]["graph"] / 1e6
+    precision = report["bundle"]["precision"]
+    size = report["size_bytes"]["graph"] / 1e6
     rows.append((f"{SIZE} in {precision}", (requirements.get(SIZE) or {}).get(precision), size))
     checks = []
     for what, required, value in rows:
         if required is not None:
-            met = value is not None and (value <= required if what.startswith(SIZE) else value >= required)
+            sign = -1 if what.startswith(SIZE) else 1
+            met = None if value is None else sign * value >= sign * required
             check = {"bundle": title(report), "requirement": what, "required": required, "found": value}
-            checks.append({**check, "met": None if value is None else met})
+            checks.append({**check, "met": met})
     return checks
-
-
-def conclude(checks: list[Measures], result: Measures, log: Log) -> None:
-    """Log the requirements that were not checked. Raises CheckFailed with `result` when one is not met."""
-    failed = list[str]()
-    for check in checks:
-        what = "{bundle}: {requirement}".format(**check)
-        if check["met"] is None:
-            why_not = "its suite or its teacher was not measured; add --suite, the teacher's bundle"
-            log(f"requirement of {what}: not checked, {why_not}")
-        elif not check["met"]:
-            failed.append(f"{what} is {check['found']:.4f}, its recipe requires {check['required']:g}")
-    raise_failed(failed, **result)

@@ -17,12 +17,10 @@ from pydantic import Field
 from edgedistill import files, recipe
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, labelled_task
-from edgedistill.evaluation.suites.cosines import Encode, Encoder, Measures, Remembered, unit
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, Measures, Remembered
 from edgedistill.evaluation.suites.mteb_task import MtebTask
-from edgedistill.evaluation.suites.retrieval import Documents, Search, rankings
-from edgedistill.evaluation.suites.suite_files import Task, TaskData, locate
+from edgedistill.evaluation.suites.suite_files import Documents, Search, Task, TaskData, locate
 from edgedistill.recipe import Section, yaml_file
-from edgedistill.runtime.compact import compact, expanded
 from edgedistill.runtime.similarity import not_finite
 
 __all__ = [
@@ -33,9 +31,9 @@ __all__ = [
     "Suite",
     "describe",
     "evaluate",
-    "evaluate_search",
     "finite",
     "languages",
+    "rankings",
     "suite",
     "task_suite",
     "title",
@@ -65,14 +63,15 @@ class Suite:
         """Every distinct text once; of retrieval: the queries."""
         return list(dict.fromkeys(text for task in self.tasks.values() for text in task.texts))
 
-    def sample(self, count: int, seed: int = 0) -> list[Any]:
+    def sample(self, count: int) -> list[Any]:
         """Draw `count` texts (of a labelled task: texts or pairs), repeated only where the suite has fewer.
 
         Those of a retrieval suite are drawn from the queries and the corpus' first chunk.
         """
         texts = [text for task in self.tasks.values() for text in task.timed if text]
         distinct = texts if self.kind == "task" else list(dict.fromkeys(texts))
-        random, order = np.random.default_rng(seed), list[int]()
+        random = np.random.default_rng(0)
+        order = list[int]()
         while len(order) < count:
             order += random.permutation(len(distinct)).tolist()
         return [distinct[at] for at in order[:count]]
@@ -91,11 +90,10 @@ def suite(name: str | Path, data: Path | str | None = None) -> Suite:
     return Suite(title, description.kind, {part.name: part.read(find) for part in description.tasks})
 
 
-def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = None) -> Suite:
+def task_suite(manifest: Measures, file: str = "", data: Path | None = None) -> Suite:
     """Return the task a bundle was fine-tuned for: the test split its recipe names or, with `file`, another
     table of the same columns."""
-    tasks = labelled_task.of_recipe(manifest["recipe"], file, data)
-    labelled_task.check(manifest["labels"], tasks)
+    tasks = labelled_task.of_recipe(manifest, file, data)
     return Suite(f"task:{file}" if file else "task", "task", dict(tasks))
 
 
@@ -127,53 +125,40 @@ def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = (), samples:
     single items, are left out where not asked for. Raises CheckFailed for
     embeddings that are not finite, whose cosines would count as 0.
     """
+    quality = rankings(suite, encode, Search(precisions=tuple(precisions)))[suite.name]
+    for measures in quality["tasks"].values() if not samples else ():
+        measures.pop("samples", None)
+    return quality
+
+
+def rankings(suite: Suite, encode: Any, search: Search) -> dict[str, Measures]:
+    """Score an encoder on a suite, of kind retrieval also beside what `search` names. Returns, by the suite's
+    name and that with the title of each further ranking, what `evaluate` returns; of a ranking with BM25 also
+    its `weight` and the average of `bm25` alone."""
     encoder = finite(encode, f"suite {suite.name}")
+    by_title: dict[str, dict[str, Measures]] = {}
+    averaged = FAMILIES[suite.kind].averaged
     if suite.kind not in FLOAT32_ALONE:
         encoder = encoder._replace(text=Remembered(encoder.text))  # tasks share texts
-    tasks = {name: task.score(encoder) for name, task in suite.tasks.items()}
-    for precision in precisions:
-        stored = encoder._replace(text=partial(_in_precision, encoder, precision))
-        for name, task in suite.tasks.items():
-            score = task.score(stored)[FAMILIES[suite.kind].averaged]
-            tasks[name]["embeddings"] = {**tasks[name].get("embeddings", {}), precision: score}
-    for measures in tasks.values() if not samples else ():
-        measures.pop("samples", None)
-    return _averaged(suite, tasks)
-
-
-def _in_precision(encoder: Encoder, precision: str, texts: list[str]) -> Any:
-    """Embeddings as they come back from a precision of fewer bytes."""
-    return expanded(compact(unit(encoder.text(texts)), precision, encoder.calibration))
-
-
-def evaluate_search(suite: Suite, encode: Any, search: Search) -> dict[str, Measures]:
-    """Score an encoder, as `evaluate` takes it, on a suite of kind retrieval, alone and beside what `search`
-    names. Returns, by the suite's name and the title of each ranking, what `evaluate` returns; of one with
-    BM25 also its `weight` and the average of `bm25` alone."""
-    encoder, by_title = finite(encode, f"suite {suite.name}"), dict[str, Measures]()
-    collections: dict[str, Any] = suite.tasks
-    for name, task in collections.items():
-        for title, measures in rankings(task, encoder, search).items():
+    for name, task in suite.tasks.items():
+        for title, measures in task.rankings(encoder, search, averaged).items():
             by_title.setdefault(f"{suite.name}{title}", {})[name] = measures
-    qualities = {title: _averaged(suite, tasks) for title, tasks in by_title.items()}
-    for quality in qualities.values():
-        alone = [
-            measures["bm25"]["ndcg_at_10"] for measures in quality["tasks"].values() if "bm25" in measures
-        ]
-        if alone:
-            quality |= {"weight": search.weight, "bm25": float(np.mean(alone))}
+    qualities = {}
+    for title, tasks in by_title.items():
+        measured = list(tasks.values())
+        quality = {"kind": suite.kind, "average": _mean(measured, averaged), "tasks": tasks}
+        if "embeddings" in measured[0]:
+            compacted = [measures["embeddings"] for measures in measured]
+            quality["embeddings"] = {name: _mean(compacted, name) for name in compacted[0]}
+        if "bm25" in measured[0]:
+            alone = _mean([measures["bm25"] for measures in measured], averaged)
+            quality |= {"weight": search.weight, "bm25": alone}
+        qualities[title] = quality
     return qualities
 
 
-def _averaged(suite: Suite, tasks: dict[str, Measures]) -> Measures:
-    measure = FAMILIES[suite.kind].averaged
-    average = float(np.mean([measures[measure] for measures in tasks.values()]))
-    quality = {"kind": suite.kind, "average": average, "tasks": tasks}
-    compacted = [measures["embeddings"] for measures in tasks.values() if "embeddings" in measures]
-    if compacted:
-        averages = {name: np.mean([scores[name] for scores in compacted]) for name in compacted[0]}
-        quality["embeddings"] = {name: float(average) for name, average in averages.items()}
-    return quality
+def _mean(measures: list[Measures], name: str) -> float:
+    return float(np.mean([scores[name] for scores in measures]))
 
 
 def finite(encode: Any, place: str) -> Encoder:
@@ -184,8 +169,10 @@ def finite(encode: Any, place: str) -> Encoder:
         embeddings = encode(texts)
         is_float = isinstance(embeddings, np.ndarray) and embeddings.dtype.kind == "f"
         if is_float and (row := not_finite(embeddings)) is not None:
-            fact = f"the embedding of {quote(texts[row])} is not finite"
-            raise CheckFailed(f"{place}: {fact}; export or train the model again")
+            raise CheckFailed(
+                f"{place}: the embedding of {quote(texts[row])} is not finite; export or train the "
+                "model again"
+            )
         return embeddings
 
     text, query, document, calibration = Encoder.of(encode)
@@ -196,9 +183,11 @@ def describe(path: Path) -> Description[Any]:
     """Read and check a suite.yaml, but none of the files it names. Raises UserError with all its problems."""
     data = yaml_file.read(path)
     if not isinstance(data, dict):
-        fact = f"a suite is a mapping, this is a {type(data).__name__}"
-        raise UserError(f"{path}: {fact}; see bench/suites/sts7/suite.yaml")
-    kind, known = data.get("kind", ""), [name for name in FAMILIES if name != "task"]
+        raise UserError(
+            f"{path}: a suite is a mapping, this is a {type(data).__name__}; see bench/suites/sts7/suite.yaml"
+        )
+    kind = data.get("kind", "")
+    known = [name for name in FAMILIES if name != "task"]
     if kind not in known:
         raise UserError(f"{path}: kind: {unknown_name('kind of suite', kind, known)}")
     task: Any = FAMILIES[kind]
@@ -218,7 +207,8 @@ def _described(name: str | Path) -> tuple[str, Path, Description[Any]]:
         tasks = [MtebTask(name=task) for task in chosen.split(",")]
         return str(name), Path("mteb"), Description(kind="mteb", tasks=tasks)
     if Path(name).is_file():
-        whole, chosen = str(name), ""
+        whole = str(name)
+        chosen = ""
     path = files.find("suite", whole)
     description = describe(path)
     title = description.name or (path.parent.name if path.name == "suite.yaml" else path.stem)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -40,6 +40,7 @@ OWN = "python"
 CORE = "edgedistill.device.speed_child"
 PROGRAMS = ("node", "web")  # of export/, on Node
 PLACE = re.compile(r"ssh://|adb(://|$)")  # where --on has a bundle measured
+FORM_IS_IN = "see bench/README.md"
 FORM = '{"single_ms": [ms, …], "texts_s": {"32": rate}}'
 
 
@@ -66,8 +67,9 @@ class Runner(NamedTuple):
         try:
             command = shlex.split(name)
         except ValueError as error:
-            fact = f"not a command line ({first_line(error)})"
-            raise UserError(f"--runner {name}: {fact}; close its quotes") from None
+            raise UserError(
+                f"--runner {name}: not a command line ({first_line(error)}); close its quotes"
+            ) from None
         if not command or shutil.which(command[0]) is None:
             raise UserError(f"--runner: {unknown_name('runner or program', name, [OWN, *PROGRAMS])}")
         return cls(shlex.join(map(files.portable, command)), tuple(command))
@@ -115,7 +117,7 @@ class Answer(Part):
     start_ms: Positive | None = None
     device: str = "cpu"
     golden: Golden | None = None
-    machine: dict[str, Any] | None = None  # where it is another than this one
+    machine: Measures | None = None  # where it is another than this one
 
 
 def titled(name: str, precision: str, runner: str) -> str:
@@ -153,7 +155,6 @@ class MeasurementPlan:
     rounds: int = 3
     seconds: float = 1.0  # minimum time per batch size and round
     resamples: int = 1000  # of the bootstrap
-    seed: int = 0
     query_seconds: float = 0.0  # minimum time of single texts per round
 
 
@@ -171,11 +172,6 @@ class Round(NamedTuple):
     def single_ms(self) -> np.ndarray:
         return np.array(self.answer.single_ms)
 
-    @property
-    def measured(self) -> tuple[Any, ...]:
-        """Its batch sizes and lengths."""
-        return set(self.answer.texts_s), set(self.answer.by_length)
-
 
 def measure(
     targets: Sequence[Target], texts: list[str], session: Session, plan: MeasurementPlan
@@ -187,10 +183,10 @@ def measure(
     order. Times are in ms, memory in bytes. Raises UserError for a runner that does not answer.
     """
     timed: list[list[Round]] = [[] for _ in range(len(targets) + 1)]  # the last is the first bundle again
-    for number in range(plan.rounds):
-        order = np.random.default_rng(plan.seed + number).permutation(plan.queries)
+    for number in range(1, plan.rounds + 1):
+        order = np.random.default_rng(number - 1).permutation(plan.queries)
         for target, rounds in zip([*targets, targets[0]], timed, strict=True):
-            session.log(f"timing {target.title}, round {number + 1} of {plan.rounds}")
+            session.log(f"timing {target.title}, round {number} of {plan.rounds}")
             request = {
                 "what": "time",
                 "bundle": str((target.timed or target.folder).resolve()),
@@ -198,15 +194,19 @@ def measure(
                 "threads": session.threads,
                 "device": session.device,
                 "texts": texts,
-                "queries": [int(at) % len(texts) for at in order],
+                "queries": (order % len(texts)).tolist(),
                 "warmups": plan.warmups,
                 "query_seconds": plan.query_seconds,
                 "seconds": plan.seconds,
             }
             rounds.append(ask(target.runner, request))
-            if rounds[-1].measured != rounds[0].measured:
-                fact = f"round {number + 1} has other batch sizes or lengths than round 1"
-                raise UserError(f"{target.runner.option}: {fact}; see bench/README.md")
+            first = rounds[0].answer
+            answer = rounds[-1].answer
+            if {*answer.texts_s, *answer.by_length} != {*first.texts_s, *first.by_length}:
+                raise UserError(
+                    f"{target.runner.option}: round {number} has other batch sizes or lengths than round 1; "
+                    f"{FORM_IS_IN}"
+                )
     *own, again = timed
     pooled = [summary(rounds, plan) for rounds in own]
     compare([target.title for target in targets], pooled, own, again, plan)
@@ -224,7 +224,7 @@ def compare(
     bundle's latency to each other's: a tie where the interval holds 1, or the ratio is below what can be
     resolved."""
     latencies = [[one.single_ms for one in rounds] for rounds in [*timed, again]]
-    sampling = plan.queries, plan.resamples, plan.seed
+    sampling = plan.queries, plan.resamples
     same = bootstrap.ratio(latencies[-1], latencies[0], *sampling)
     resolved = bootstrap.resolution(same)
     for summarized in summaries:
@@ -233,24 +233,33 @@ def compare(
     for a, b in permutations(range(len(titles)), 2):
         against = summaries[a]["against"]
         if titles[b] not in {titles[a], *against}:
-            ratio = bootstrap.ratio(latencies[a], latencies[b], *sampling)
+            ratio = against[titles[b]] = bootstrap.ratio(latencies[a], latencies[b], *sampling)
             low, high = ratio["interval95"]
-            tie = low <= 1 <= high or abs(math.log(ratio["ratio"])) <= math.log1p(resolved)
-            against[titles[b]] = {**ratio, "tie": tie}
+            ratio["tie"] = low <= 1 <= high or abs(math.log(ratio["ratio"])) <= math.log1p(resolved)
 
 
-def ask(runner: Runner, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Round:
+def ask(runner: Runner, request: Measures, timeout_s: float = TIMEOUT_S) -> Round:
     """Run one measurement in a fresh process. Raises UserError for a runner that is too slow, fails or
     answers anything but a line of the agreed form."""
-    before, started = machine.pressure(), time.perf_counter_ns()
+    before = machine.pressure()
+    started = time.perf_counter_ns()
     told = _told(runner, {**request, "started_ns": started}, timeout_s)
-    seconds, after = (time.perf_counter_ns() - started) / 1e9, machine.pressure()
-    answer = _answer(runner.option, (told.strip().splitlines() or [""])[-1])
+    seconds = (time.perf_counter_ns() - started) / 1e9
+    after = machine.pressure()
     shares = {key: round((after[key] - before[key]) / seconds, 4) for key in before if key in after}
-    return Round(answer, shares)
+    line = (told.strip().splitlines() or [""])[-1]
+    try:
+        value = json.loads(line)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise UserError(f"{runner.option}: its last line is {quote(line)}, not {FORM}; {FORM_IS_IN}")
+    if wrong := problems(Answer, value):
+        raise UserError(*(f"{runner.option}: its answer's {fact}; {FORM_IS_IN}" for fact in wrong))
+    return Round(Answer(**value), shares)
 
 
-def _told(runner: Runner, request: dict[str, Any], timeout_s: float) -> str:
+def _told(runner: Runner, request: Measures, timeout_s: float) -> str:
     """What a runner prints. Raises UserError for one that is too slow or fails."""
     paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
@@ -265,41 +274,35 @@ def _told(runner: Runner, request: dict[str, Any], timeout_s: float) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        fact = f"no answer within {timeout_s:g} s"
-        raise UserError(f"{runner.option}: {fact}; run it by itself, or leave it out") from None
+        raise UserError(
+            f"{runner.option}: no answer within {timeout_s:g} s; run it by itself, or leave it out"
+        ) from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1][:500]
-        fact = (
-            reason if CORE in runner.command else f"ended with {done.returncode}: {reason}; run it by itself"
-        )
-        raise UserError(f"{runner.option}: {fact}")
+        if CORE not in runner.command:
+            reason = f"ended with {done.returncode}: {reason}; run it by itself"
+        raise UserError(f"{runner.option}: {reason}")
     return done.stdout
-
-
-def _answer(place: str, line: str) -> Answer:
-    """Read the line of a runner. Raises UserError where it is not of the agreed form."""
-    try:
-        value = json.loads(line)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise UserError(f"{place}: its last line is {quote(line)}, not {FORM}; see bench/README.md")
-    if wrong := problems(Answer, value):
-        raise UserError(*(f"{place}: its answer's {fact}; see bench/README.md" for fact in wrong))
-    return Answer(**value)
 
 
 def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
     per second; null for what its runner does not tell."""
-    answers, single = [one.answer for one in rounds], [one.single_ms for one in rounds]
+    answers = [one.answer for one in rounds]
+    single = [one.single_ms for one in rounds]
     first = answers[0]
-    points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)
+    points, intervals = bootstrap.quantiles(single, plan.resamples)
     batches = {size: [answer.texts_s[size] for answer in answers] for size in first.texts_s}
     by_batch = {size: float(np.median(rates)) for size, rates in batches.items()}
     best = max(by_batch, key=lambda size: by_batch[size])
-    peak = max(answer.peak_rss_bytes or 0 for answer in answers) or None
-    lengths = {length: [answer.by_length[length] for answer in answers] for length in first.by_length}
+    by_length = {}
+    for length in first.by_length:
+        timings = [answer.by_length[length].model_dump(exclude_none=True) for answer in answers]
+        medians = {}
+        for key, value in timings[0].items():
+            medians[key] = round(float(np.median([timing.get(key, value) for timing in timings])), 4)
+        whole = [round(timing["tokenize_ms"] + timing["graph_ms"], 4) for timing in timings]
+        by_length[length] = {**medians, "range_ms": [min(whole), max(whole)]}
     return {
         "threads": first.threads,
         "device": first.device,
@@ -313,7 +316,7 @@ def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
             **points,
             "interval95": intervals,
             "tokens_mean": first.tokens_mean,
-            "by_length": {length: _of_length(timings) for length, timings in lengths.items()},
+            "by_length": by_length,
             "queries": sum(map(len, single)),
             "distinct": plan.queries,
             "warmups": plan.warmups,
@@ -326,20 +329,10 @@ def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
             "samples_texts_s": batches,
         },
         "load": {"start_ms": [answer.start_ms for answer in answers]},
-        "peak_rss_bytes": peak,
-        "memory": {"peak_rss_bytes": peak, "loaded_rss_bytes": first.loaded_rss_bytes},
+        "peak_rss_bytes": max(answer.peak_rss_bytes or 0 for answer in answers) or None,
+        "memory": {"loaded_rss_bytes": first.loaded_rss_bytes},
         "noise": {
             "between": bootstrap.noise(single),
             "pressure": {key: [one.pressure[key] for one in rounds] for key in rounds[0].pressure},
         },
     }
-
-
-def _of_length(rounds: list[Length]) -> Measures:
-    """The medians over rounds of what was timed at one length, and as `range_ms` the whole time of the
-    fastest and of the slowest round."""
-    medians = {}
-    for key, value in rounds[0].model_dump(exclude_none=True).items():
-        medians[key] = round(float(np.median([getattr(timing, key) or value for timing in rounds])), 4)
-    whole = [timing.tokenize_ms + timing.graph_ms for timing in rounds]
-    return {**medians, "range_ms": [round(min(whole), 4), round(max(whole), 4)]}

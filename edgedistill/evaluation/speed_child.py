@@ -33,22 +33,23 @@ class Calls(NamedTuple):
     run: Callable[[Any], Any]  # texts -> answer
 
 
-def answer(request: Request) -> dict[str, Any]:
+def answer(request: Request) -> Request:
     """Load a bundle, warm up, time single texts one by one, texts of set lengths, and throughput in batches;
     then the peak memory after texts of every length, single and batched."""
     from edgedistill.runtime import bundle
 
-    options = {key: request[key] for key in ("precision", "threads", "device")}
-    opened = bundle.load(request["bundle"], **options)
+    opened = bundle.load(request["bundle"], request["precision"], request["threads"], request["device"])
     calls = Calls(opened.tokenize, opened.encode_ids, opened.encode)
     if opened.labels:
         calls = Calls(opened.tokenize_items, opened.item_rows, opened.logits)  # type: ignore[attr-defined]
     calls.run([["a first text", "another"] if opened.pair else "a first text"])
     start_ms = (time.perf_counter_ns() - request["started_ns"]) / 1e6
-    loaded, texts, seconds = machine.peak_rss_bytes(), request["texts"], request["seconds"]
+    loaded = machine.peak_rss_bytes()
+    texts = request["texts"]
+    seconds = request["seconds"]
     times, tokens = _single(calls, request)
-    rates = {str(size): _rate(calls.run, texts, size, seconds) for size in BATCH_SIZES}
-    rates["budget"] = _rate(calls.run, texts, len(texts), seconds)
+    sizes = {**{str(size): size for size in BATCH_SIZES}, "budget": len(texts)}
+    rates = {name: _rate(calls.run, texts, size, seconds) for name, size in sizes.items()}
     by_length = {} if opened.labels else _by_length(opened, request)
     words = _words(texts, LONGEST)
     long = [" ".join(words[: 2**power]) for power in range(LONGEST.bit_length())]
@@ -70,19 +71,21 @@ def answer(request: Request) -> dict[str, Any]:
 
 def _single(calls: Calls, request: Request) -> tuple[list[float], int]:
     """The milliseconds of single texts, and how many tokens these have."""
-    singles = [request["texts"][at] for at in request["queries"]]
-    for text in itertools.islice(itertools.cycle(singles), request["warmups"]):
-        calls.run_graph(calls.tokenize([text]))
-    times, tokens, began = list[float](), 0, time.perf_counter()
+    singles = [[request["texts"][at]] for at in request["queries"]]
+    for single in itertools.islice(itertools.cycle(singles), request["warmups"]):
+        calls.run_graph(calls.tokenize(single))
+    times: list[float] = []
+    tokens = 0
+    began = time.perf_counter()
     gc.collect()
-    for text in itertools.cycle(singles):
+    for single in itertools.cycle(singles):
         if len(times) >= len(singles) and time.perf_counter() - began >= request["query_seconds"]:
             break
         start = time.perf_counter_ns()
-        ids = calls.tokenize([text])
+        ids = calls.tokenize(single)
         calls.run_graph(ids)
         times.append((time.perf_counter_ns() - start) / 1e6)
-        tokens += int(np.sum([np.size(row) for row in ids[0]]))
+        tokens += sum(map(np.size, ids[0])) if isinstance(ids[0], list) else len(ids[0])
     return times, tokens
 
 
@@ -95,26 +98,27 @@ def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
     session = onnx_session.open_session(opened.graph_file, opened.threads, request["device"])
     present = {output.name for output in session.get_outputs()}
     outputs = [name for name in ("sentence_embedding", "last_hidden_state") if name in present]
-    words, medians = _words(request["texts"], LENGTHS[-1]), dict[str, dict[str, float]]()
+    words = _words(request["texts"], LENGTHS[-1])
+    medians = {}
     for length in (length for length in LENGTHS if length <= opened.max_tokens):
-        count = length
-        while len(opened.tokenize([" ".join(words[:count])])[0]) > length and count > 1:
-            count -= 1
-        text = " ".join(words[:count])
+        text = " ".join(words[:length])
+        while len(opened.tokenize([text])[0]) > length and " " in text:
+            text = text.rpartition(" ")[0]
         ids = opened.tokenize([text])
         inputs = dict(zip(manifest.INPUTS, pad(ids, 0), strict=False))
         calls: list[Callable[[], Any]] = [partial(opened.tokenize, [text])]
         calls += [partial(session.run, [name], inputs, onnx_session.RUN_OPTIONS) for name in outputs]
         tokenizing, graph, *hidden = _medians_ms(calls, request["seconds"] / len(LENGTHS))
-        medians[str(length)] = {"tokens": len(ids[0]), "tokenize_ms": tokenizing, "graph_ms": graph}
+        timed = medians[str(length)] = {"tokens": len(ids[0]), "tokenize_ms": tokenizing, "graph_ms": graph}
         if hidden:
-            medians[str(length)]["pooling_ms"] = max(0.0, graph - hidden[0])
+            timed["pooling_ms"] = max(0.0, graph - hidden[0])
     return medians
 
 
 def _medians_ms(calls: list[Callable[[], Any]], seconds: float) -> list[float]:
     """The median milliseconds of each call, which are made in turns for so many seconds."""
-    rounds, began = list[list[int]](), time.perf_counter()
+    rounds: list[list[int]] = []
+    began = time.perf_counter()
     while len(rounds) < LEAST_CALLS or time.perf_counter() - began < seconds:
         times = [time.perf_counter_ns()]
         for call in calls:
@@ -128,22 +132,20 @@ def _rate(call: Callable[[list[str]], Any], texts: list[str], size: int, seconds
     """Texts per second in batches of `size`, over at least `seconds` and one call; the first call is not
     counted."""
     call(texts[:size])
-    done, spent, began = 0, -1.0, time.perf_counter()
-    starts = itertools.cycle(range(0, len(texts), size))
-    while spent < seconds:
-        start = next(starts)
+    done = 0
+    began = time.perf_counter()
+    for start in itertools.cycle(range(0, len(texts), size)):
         batch = texts[start : start + size]
         call(batch)
         done += len(batch)
-        spent = time.perf_counter() - began
+        if (spent := time.perf_counter() - began) >= seconds:
+            break
     return done / spent
 
 
 def _words(texts: list[Any], count: int) -> list[str]:
     """So many words of the texts, from their first on and over again."""
-    words = list[str]()
-    for item in texts:
-        words += (item if isinstance(item, str) else " ".join(item)).split()
+    words = " ".join(item if isinstance(item, str) else " ".join(item) for item in texts).split()
     return list(itertools.islice(itertools.cycle(words or ["word"]), count))
 
 

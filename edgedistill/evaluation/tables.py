@@ -49,7 +49,8 @@ def cells(report: Report, names: list[str], shares: bool, noise: list[str]) -> l
     Where `shares`, each score is followed by the share of the teacher's score that is retained; where
     there was `noise`, each time is marked and has two digits.
     """
-    parameters, graph = report["parameters"]["total"], report["size_bytes"]["graph"]
+    parameters = report["parameters"]["total"]
+    graph = report["size_bytes"]["graph"]
     times = [Cell(f"{name} ms", "", report["single"][f"{name}_ms"]) for name in ("p50", "p99")]
     times.append(Cell("texts/s", "", report["offline"]["texts_s"]))
     about, digits = ("~", 2) if noise else ("", 3)
@@ -82,25 +83,20 @@ def _score(head: str, quality: dict[str, float] | None) -> Cell:
 def embeddings(reports: list[Report]) -> list[Row]:
     """A row for each report and precision of its embeddings: bytes of an embedding, and the average on each
     suite × 100; none where suites were scored in float32 alone."""
+    names = [name for name in suites(reports) if any(_compact(report, name) for report in reports)]
     rows = []
-    by_report = [_by_precision(report) for report in reports]
-    names = dict.fromkeys(name for scored in by_report for scores in scored.values() for name in scores)
-    for report, scored in zip(reports, by_report, strict=True):
-        for precision, scores in scored.items():
-            size = max(score["bytes"] for score in scores.values())
+    for report in reports:
+        for precision in dict.fromkeys(part for name in names for part in _compact(report, name)):
+            scores = [_compact(report, name).get(precision) for name in names]
+            size = max(score["bytes"] for score in scores if score)
             row = [Cell("embeddings", precision, None), Cell("bytes", f"{size:,}", size)]
-            row += [_score(name, scores.get(name)) for name in names]
-            rows.append((report, row))
+            rows.append((report, row + list(map(_score, names, scores))))
     return rows
 
 
-def _by_precision(report: Report) -> dict[str, Measures]:
-    """{precision: {suite: {average, bytes}}} of the embeddings of a report."""
-    scored = dict[str, Measures]()
-    for name, quality in report["quality"].items():
-        for precision, score in quality.get("embeddings", {}).items():
-            scored.setdefault(precision, {})[name] = score
-    return scored
+def _compact(report: Report, suite: str) -> Measures:
+    """{precision: {average, bytes}} of the embeddings of a report on a suite."""
+    return report["quality"].get(suite, {}).get("embeddings", {})
 
 
 def compared(reports: list[Report]) -> bool:
@@ -124,7 +120,8 @@ def shorten(text: str, width: int) -> str:
 
 def conditions(report: Report) -> str:
     """What a latency depends on: GPU, processor, threads, relevant instruction sets, runtime and day."""
-    machine, threads = report["machine"], report.get("threads")
+    machine = report["machine"]
+    threads = report.get("threads")
     runtime = report["versions"].get("onnxruntime")
     flags = [flag for flag in TELLING_FLAGS if flag in (machine.get("flags") or [])]
     gpu = (machine.get("gpu") or {}).get("name") or "cuda"
@@ -142,7 +139,9 @@ def conditions(report: Report) -> str:
 def terminal(reports: list[Report]) -> str:
     """Plain text that fits the terminal: a table of costs, one row per report, with the scores of a single
     suite in it; each of several suites has a table."""
-    names, shares, noise = suites(reports), compared(reports), disturbances(reports)
+    names = suites(reports)
+    shares = compared(reports)
+    noise = disturbances(reports)
     single_suite = names if len(names) == 1 else []
     tables = [[(report, cells(report, single_suite, shares, noise)) for report in reports]]
     for name in names if not single_suite else ():
@@ -152,14 +151,22 @@ def terminal(reports: list[Report]) -> str:
     notes = [*below(reports), tie_note(reports)]
     if shares:
         notes.append("retained: share of the teacher's score.")
-    below_tables = [line for note in notes for line in wrapped(note)]
-    return "\n".join([*(_table(rows) for rows in tables if rows), *below_tables, *noise_note(noise)])
+    if noise:
+        notes.append(f"~ noisy machine: {'; '.join(noise)}.")
+    lines = []
+    for rows in filter(None, tables):
+        heads = ["bundle", *(cell.head for cell in rows[0][1])]
+        shown = [[title(report), *(cell.shown for cell in row)] for report, row in rows]
+        lines.append(of_cells(heads, shown))
+    return "\n".join([*lines, *(line for note in notes for line in wrapped(note))])
 
 
 def markdown(reports: list[Report]) -> str:
     """The README's table, one row per report, and below it the conditions; it has `retained` columns only
     where a teacher was measured."""
-    names, shares, rows = suites(reports), compared(reports), list[list[str]]()
+    names = suites(reports)
+    shares = compared(reports)
+    rows = []
     for report in reports:
         row = cells(report, names, shares, disturbances([report]))
         name = f"**{title(report)}**" if is_teacher(report) else title(report)
@@ -190,13 +197,6 @@ def of_cells(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return plain(sheet)
 
 
-def _table(rows: list[Row]) -> str:
-    _, first = rows[0]
-    heads = ["bundle", *(cell.head for cell in first)]
-    lines = [[title(report), *(cell.shown for cell in row)] for report, row in rows]
-    return of_cells(heads, lines)
-
-
 def below(reports: list[Report]) -> list[str]:
     """The lines that stand with every table: the conditions of all reports, each once, and the scores of BM25
     alone, by suite, where any was measured."""
@@ -204,24 +204,19 @@ def below(reports: list[Report]) -> list[str]:
     for report in reports:
         for name, quality in report["quality"].items():
             if "bm25" in quality:
-                score = f"{100 * quality['bm25']:.1f}; its weight: {quality['weight']:g}"
-                lines.append(f"BM25 alone: {by_cosine(name)} {score}")
+                lines.append(
+                    f"BM25 alone: {by_cosine(name)} {100 * quality['bm25']:.1f}; its weight: "
+                    f"{quality['weight']:g}"
+                )
     return list(dict.fromkeys(lines))
-
-
-def noise_note(disturbed: list[str]) -> list[str]:
-    """What the mark ~ means, in lines as wide as the terminal; none on a quiet machine."""
-    return wrapped(f"~ noisy machine: {'; '.join(disturbed)}.") if disturbed else []
 
 
 def tie_note(reports: list[Report]) -> str:
     """What differences of p50 between its bundles the run can tell, and which it cannot; nothing without an
     A/A test."""
-    worst = max(
-        (resolution(report) for report in reports if "resolution" in report.get("noise", {})), default=None
-    )
-    if worst is None:
+    tested = [report for report in reports if "resolution" in report.get("noise", {})]
+    if not tested:
         return ""
+    note = f"This run cannot resolve differences of p50 below {max(map(resolution, tested)):.1%}"
     tied = ", ".join(f"{shorten(title(a), 30)} = {shorten(title(b), 30)}" for a, b in ties(reports))
-    resolved = f"Bundles took turns, which tells their p50 apart from {worst:.1%} on"
-    return f"{resolved}; ties: {tied}." if tied else f"{resolved}."
+    return f"{note}; ties: {tied}." if tied else f"{note}."

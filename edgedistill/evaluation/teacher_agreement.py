@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+from pathlib import Path
+
 import numpy as np
 
+from edgedistill.evaluation import scoring
 from edgedistill.evaluation.scoring import Suite
 from edgedistill.evaluation.suites.cosines import Floats, Measures, dot, places, spearman, unit
+from edgedistill.runtime import bundle
 from edgedistill.runtime.similarity import search
 
 # Mean cosine of a text's embeddings by two encoders, below which they have not learned the same space. Of
@@ -13,6 +18,8 @@ from edgedistill.runtime.similarity import search
 SAME_SPACE = 0.25
 QUERIES = 2_000
 NEAREST = 10
+ENOUGH_KEPT = 0.9  # of the neighbours: about what int8 keeps of float32
+SENTENCES = "sts-small"  # the suite whose sentences two bundles are compared on
 FURTHEST = 20  # items of a suite
 
 
@@ -26,8 +33,7 @@ def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> Measures
     student, teacher, count = unit(student), unit(teacher), len(student)
     random = np.random.default_rng(0)
     queries = np.sort(random.permutation(count)[:QUERIES])
-    neighbours = [_neighbours(embeddings, queries) for embeddings in (student, teacher)]
-    overlap = [len(ours & theirs) / len(theirs) for ours, theirs in zip(*neighbours, strict=True) if theirs]
+    overlap = _overlap((student[queries], student), (teacher[queries], teacher), queries)
     i, j = random.integers(0, count, (2, pairs))
     if count * (count - 1) // 2 <= pairs:  # all of them
         i, j = np.triu_indices(count, 1)
@@ -36,17 +42,19 @@ def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> Measures
         "texts": count,
         "spearman": spearman(dot(student[i], student[j]), dot(teacher[i], teacher[j])),
         "cosine_mean": float(dot(student, teacher).mean()) if comparable else None,
-        "top10_overlap": float(np.mean(overlap or 1)),
+        "top10_overlap": overlap,
     }
 
 
-def _neighbours(embeddings: Floats, queries: np.ndarray) -> list[set[int]]:
-    """The rows of the NEAREST neighbours of some rows, without the row itself."""
-    nearest = search(embeddings[queries], embeddings, min(NEAREST + 1, len(embeddings)))[0]
-    neighbours = []
-    for query, rows in zip(queries.tolist(), nearest.tolist(), strict=True):
-        neighbours.append({row for row in rows[: NEAREST + 1] if row != query})
-    return neighbours
+def _overlap(first: tuple[Floats, Floats], second: tuple[Floats, Floats], numbers: np.ndarray) -> float:
+    """The share of the NEAREST rows of each of the second's queries that the first finds too. Both are
+    (queries, rows); a query is not found itself, which is the row of its number."""
+    most = min(NEAREST + 1, len(second[1]))
+    shares = []
+    for number, *both in zip(numbers, *(search(*pair, most)[0] for pair in (first, second)), strict=True):
+        ours, theirs = ({*rows[rows != number][:NEAREST].tolist()} for rows in both)
+        shares += [len(ours & theirs) / len(theirs)] if theirs else []
+    return float(np.mean(shares or 1))
 
 
 def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:
@@ -60,22 +68,46 @@ def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:
     return cosine, None if cosine >= SAME_SPACE else f"{fact}, so they are not in one space"
 
 
+def beside(name: str | Path, other: str | Path) -> Measures:
+    """Whether an index of one bundle's embeddings may be asked with another's: {space, texts, cosine_mean,
+    neighbours_kept, advice}.
+
+    `space` is "same", "different" or "unknown". Over the sentences of a shipped suite, `cosine_mean` is that
+    of both embeddings of a text, and `neighbours_kept` the share of its NEAREST others in the index of one
+    that the other finds there; None where dimensions differ.
+    """
+    asked = bundle.load(other)
+    index = bundle.load(name)
+    spaces = {asked.space, index.space}
+    known = "unknown" if None in spaces else "same" if len(spaces) == 1 else "different"
+    texts = scoring.suite(SENTENCES).texts
+    result = {"space": known, "texts": len(texts), "cosine_mean": None, "neighbours_kept": None}
+    again = "embed the texts of the index again"
+    if asked.dims[0] != index.dims[0]:
+        return result | {"advice": f"the dimensions differ: {again}"}
+    queries = asked.encode(texts)
+    rows = index.encode(texts)
+    result["cosine_mean"] = round(float(dot(queries, rows).mean()), 4)
+    share = round(_overlap((queries, rows), (rows, rows), np.arange(len(texts))), 4)
+    result["neighbours_kept"] = share
+    keep = "the index may be kept" if share >= ENOUGH_KEPT else again
+    return result | {"advice": f"{share:.0%} of the neighbours are found: {keep}"}
+
+
 def furthest(suite: Suite, student: Measures, teacher: Measures) -> list[Measures]:
     """The items of a suite on which a student is furthest from its teacher: {task, texts, gold, student,
     teacher}. Of pairs these are the ones whose cosines are furthest apart in rank within a task, of queries
     those whose scores are. None of suites whose items are no texts."""
-    ranked = list[tuple[float, Measures]]()
+    ranked = []
     for name, task in suite.tasks.items():
-        if not task.examples:
-            continue
-        ours, theirs = (quality["tasks"][name]["samples"] for quality in (student, teacher))
+        ours, theirs = (quality["tasks"][name].get("samples", {}) for quality in (student, teacher))
         key = "scores" if "scores" in ours else "cosines"
-        values = [np.asarray(samples[key], np.float64) for samples in (ours, theirs)]
+        values = [np.asarray(samples[key], np.float64) for samples in (ours, theirs) if task.examples]
         compared = values if key == "scores" else [places(value) / len(value) for value in values]
-        golds = ours.get("gold", [None] * len(values[0]))
-        rows = zip(task.examples, golds, *values, np.abs(compared[0] - compared[1]), strict=True)
-        for texts, gold, by_student, by_teacher, apart in rows:
-            scores = {"student": round(by_student, 4), "teacher": round(by_teacher, 4)}
-            ranked.append((apart, {"task": name, "texts": list(texts), "gold": gold, **scores}))
+        golds = ours.get("gold", repeat(None))
+        for texts, gold, *scores, here, there in zip(task.examples, golds, *values, *compared, strict=False):
+            by_student, by_teacher = (round(score, 4) for score in scores)
+            item = {"task": name, "texts": list(texts), "gold": gold}
+            ranked.append((abs(here - there), {**item, "student": by_student, "teacher": by_teacher}))
     ranked.sort(key=lambda item: -item[0])
     return [row for apart, row in ranked[:FURTHEST] if apart]

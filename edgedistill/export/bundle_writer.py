@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+from onnx import ModelProto
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -19,12 +19,13 @@ from edgedistill import files, machine, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity, static_shape
 from edgedistill.precisions import PRECISIONS, known_precisions
-from edgedistill.quantization import fp16, graph_editor, mixed_precision, sample_texts
+from edgedistill.quantization import fp16, graph_editor, sample_texts
+from edgedistill.quantization.sample_texts import sentences
 from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
 from edgedistill.runtime.compact import measured
 from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
-from edgedistill.runtime.trust import operators
+from edgedistill.runtime.trust import graph_check
 from edgedistill.session import Log
 from edgedistill.students import graph, model_folder
 from edgedistill.students.classifier import write as write_classifier
@@ -61,12 +62,9 @@ def export(
         written, failed = writer.write(precisions)
         if failed:
             reasons = "; ".join(f"without {precision}: {error}" for precision, error in failed.items())
-            raise CheckFailed(
-                f"{out} was written with {', '.join(written)}, {reasons}",
-                {"precisions": written} | _details(failed),
-            )
-        dims = {"dims": [run.dims, *run.matryoshka_dims]}
-        about = writer.about if run.labels else dims
+            fact = f"{out} was written with {', '.join(written)}, {reasons}"
+            raise CheckFailed(fact, {"precisions": written} | _details(failed))
+        about = writer.about if run.labels else {"dims": [run.dims, *run.matryoshka_dims]}
         return {"name": run.recipe.name, "parameters": run.parameters, "precisions": written, **about}
 
 
@@ -85,9 +83,9 @@ class Writer:
         self.ids = [row for item in self.golden.ids for row in item]
         self.samples = sample_texts.samples(parity.reader(run), self.ids)
         opened: Any = run.tokenizer()
-        self.space = space(run.shape, self.module, opened.backend_tokenizer)
+        self.space = run.space or space(run.shape, self.module, opened.backend_tokenizer)
 
-    def opened(self) -> tuple[Any, golden_file.Golden, onnx.ModelProto]:
+    def opened(self) -> tuple[Any, golden_file.Golden, ModelProto]:
         """Module, golden texts and graph. Raises CheckFailed where that gives other embeddings than torch on
         random ids."""
         run, student = self.run, self.run.student()
@@ -99,9 +97,9 @@ class Writer:
             raise CheckFailed(f"{self.out} was not written: its graph {fact}")
         return student, golden, fp32
 
-    def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
+    def converted(self, precision: str) -> tuple[ModelProto, list[str]]:
         """The graph in a precision, and the names of the products that 8 bits would lose."""
-        model, kept = mixed_precision.converted(self.fp32, precision, self.samples, self.ids)
+        model, kept = quantization.within_limit(self.fp32, precision, self.samples, self.ids)
         # what few bits lose is judged on texts
         if precision != "fp32" and not np.isfinite(self._on_random_ids(self.module, model)):
             raise CheckFailed(f"the {precision} graph gives rows that are not finite on random ids")
@@ -122,14 +120,9 @@ class Writer:
         which all precisions of a student share."""
         return {**self.run.prompts.own, "space": self.space, **self.fixed}
 
-    def calibration(self, opened: bundle.Bundle) -> dict[str, Any]:
-        """What its embeddings in fewer bytes are made with, measured on the sample sentences."""
-        calibration = {} if self.run.labels else measured(opened.encode_document(sample_texts.sentences()))
-        return {"calibration": calibration} if calibration else {}
-
     def card(self, final: dict[str, Any]) -> str:
         """The model card of the final manifest."""
-        names = [] if self.fixed else library_files.libraries(self.module, list(final["precisions"]))
+        names = [] if self.fixed else library_files.libraries(self.module)
         return model_card.filled("encoder", final, libraries=names)
 
     def write(self, precisions: list[str]) -> tuple[dict[str, Any], dict[str, CheckFailed]]:
@@ -146,16 +139,18 @@ class Writer:
                     failed[precision] = error
                     (folder / PRECISIONS[precision].file).unlink(missing_ok=True)
             if not written:
-                reasons = "; ".join(dict.fromkeys(map(str, failed.values())))
-                details = next(iter(failed.values())).details | _details(failed)
-                raise CheckFailed(f"{self.out} was not written: {reasons}", details)
+                first, *_ = errors = list(failed.values())
+                reasons = "; ".join(dict.fromkeys(map(str, errors)))
+                raise CheckFailed(f"{self.out} was not written: {reasons}", first.details | _details(failed))
             required = self.golden.measure.required
             limits = {name: required(PRECISIONS[name]) for name in written}
             texts = golden_file.content(self.golden, self.about, self.run.max_tokens, limits)
             files.write_json(folder / "parity.json", texts, compact=True)
-            final = manifest(folder, self.run, written) | self.entries
-            files.write_json(folder / "manifest.json", final)
-            final |= self.calibration(bundle.load(folder, next(iter(written))))
+            final = self._write_manifest(folder, written)
+            opened: Any = bundle.load(folder, next(iter(written)))
+            # what embeddings in fewer bytes are made with
+            calibration = None if self.run.labels else measured(opened.encode_document(sentences()))
+            final |= {"calibration": calibration} if calibration else {}
             files.write_text(folder / "README.md", self.card(final))
             seal(folder, final)
             if self.out.exists():
@@ -178,11 +173,17 @@ class Writer:
         self.log(parity.summary(precision, entry, self.golden))
         return entry
 
-    def _on_random_ids(self, module: Any, model: onnx.ModelProto) -> float:
+    def _write_manifest(self, folder: Path, precisions: dict[str, Any]) -> dict[str, Any]:
+        """Write the manifest of these precisions; returns it."""
+        content = manifest(folder, self.run, precisions) | self.entries
+        files.write_json(folder / "manifest.json", content)
+        return content
+
+    def _on_random_ids(self, module: Any, model: ModelProto) -> float:
         """The smallest cosine of a graph's embeddings to torch's."""
         return graph.compare(module, model, self.run.max_tokens, library_files.vocabulary_size(module))
 
-    def _compared(self, precision: str, model: onnx.ModelProto, folder: Path) -> dict[str, Any]:
+    def _compared(self, precision: str, model: ModelProto, folder: Path) -> dict[str, Any]:
         """Write a graph, open it as the only one of the bundle, and compare it; returns its entry."""
         row = PRECISIONS[precision]
         if self.fixed:
@@ -200,24 +201,22 @@ class Writer:
             "weights": row.description,
             "operators": _operators(model),
         }
-        files.write_json(
-            folder / "manifest.json", manifest(folder, self.run, {precision: entry}) | self.entries
-        )
+        self._write_manifest(folder, {precision: entry})
         return entry | parity.compare(bundle.load(folder, precision=precision), self.golden)
 
-    def _left_in_float32(self, converted: onnx.ModelProto, precision: str) -> str:
+    def _left_in_float32(self, converted: ModelProto, precision: str) -> str:
         """What to add to a precision's description where some products stay in float32. Raises CheckFailed
         where nearly all of them do."""
         left, share = graph_editor.left_in_float32(self.fp32, converted)
         if precision == "fp32" or (share <= MOST_IN_FLOAT32 and not left):
             return ""
         names = [f"{layer} ({operator})" for layer, operator in left.items()]
-        shown = ", ".join([*names[:3], "…"] if len(names) > 3 else names)
+        shown = ", ".join(names[:3]) + (", …" if names[3:] else "")
         fact = f"{len(left)} products with {share:.0%} of their weights stay in float32: {shown}"
         if share > MOST_IN_FLOAT32:
-            reason = fact if left else "it converts nothing"
             raise CheckFailed(
-                f"the graph would be {precision} in name only, since {reason}; leave {precision} out"
+                f"the graph would be {precision} in name only, since "
+                f"{fact if left else 'it converts nothing'}; leave {precision} out"
             )
         self.log(f"{precision}: {fact}")
         return f"; {len(left)} products in float32"
@@ -227,12 +226,11 @@ class ClassifierWriter(Writer):
     """Writes the bundle of a classifier: labels in place of dimensions. Every graph is compared with torch on
     the golden items, alone and in one padded batch, whose texts have all lengths."""
 
-    def opened(self) -> tuple[Any, golden_file.Golden, onnx.ModelProto]:
-        classifier, pad_id = self.run.classifier(), parity.reader(self.run).tokenizer.pad_token_id
-        golden = parity.logits_by_torch(self.run, classifier)
-        return classifier, golden, write_classifier(classifier, pad_id or 0)
+    def opened(self) -> tuple[Any, golden_file.Golden, ModelProto]:
+        classifier = self.run.classifier()
+        return classifier, parity.logits_by_torch(self.run, classifier), write_classifier(classifier)
 
-    def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
+    def converted(self, precision: str) -> tuple[ModelProto, list[str]]:
         return quantization.convert(self.fp32, precision, self.samples), []
 
     def write_files(self, folder: Path, precisions: list[str]) -> None:
@@ -240,12 +238,10 @@ class ClassifierWriter(Writer):
         directly."""
         run = self.run
         library_files.write_tokenizer(folder, run)
-        labels = {
-            "id2label": {str(at): label for at, label in enumerate(run.labels)},
-            "label2id": {name: at for at, name in enumerate(run.labels)},
-        }
-        config = {"model_type": f"edgedistill-{run.kind}-classifier", **run.shape, **labels}
-        files.write_json(folder / "config.json", config)
+        labels = dict(enumerate(run.labels))  # JSON's keys are texts
+        ids = {label: at for at, label in labels.items()}
+        config = {"model_type": f"edgedistill-{run.kind}-classifier", **run.shape}
+        files.write_json(folder / "config.json", {**config, "id2label": labels, "label2id": ids})
 
     @property
     def about(self) -> dict[str, Any]:
@@ -260,12 +256,14 @@ class ClassifierWriter(Writer):
         return model_card.filled("classifier", final)
 
 
-def _check_operators(model: onnx.ModelProto, student: Any) -> None:
+def _check_operators(model: ModelProto, student: Any) -> None:
     """Raise UserError for a traced graph with operators that bundles may not use."""
-    allowed = {operators.full_name(*operator) for operator in operators.ALLOWED}
+    allowed = {graph_check.full_name(*operator) for operator in graph_check.ALLOWED}
     if unknown := [name for name in _operators(model) if name not in allowed]:
-        fact = f"an architecture whose graph has operators that a bundle may not use ({', '.join(unknown)})"
-        raise UserError(f"{type(getattr(student, 'model', student)).__name__}: {fact}; {model_folder.TEACH}")
+        raise UserError(
+            f"{type(getattr(student, 'model', student)).__name__}: an architecture whose graph has operators "
+            f"that a bundle may not use ({', '.join(unknown)}); {model_folder.TEACH}"
+        )
 
 
 def _log_similarity(run: Run, log: Log) -> None:
@@ -279,26 +277,23 @@ def _log_similarity(run: Run, log: Log) -> None:
         )
 
 
-def _operators(model: onnx.ModelProto) -> list[str]:
+def _operators(model: ModelProto) -> list[str]:
     """The operators that a runtime needs for a graph, sorted; those outside ONNX's own set with their
     domain."""
-    return sorted(
-        {f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in model.graph.node}
-    )
+    return sorted({graph_check.full_name(node.domain, node.op_type) for node in model.graph.node})
 
 
 def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
-    return {
-        "failed": {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}
-    }
+    reasons = {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}
+    return {"failed": reasons}
 
 
 def space(shape: dict[str, Any], module: nn.Module, tokenizer: Tokenizer) -> str:
     """The identifier of a student's embeddings: the hash of its weights, and of what else decides what a text
     becomes: its shape, prompts among it, and its tokenizer. Where long texts are cut is left out."""
     reading = json.loads(tokenizer.to_str()) | {"padding": None, "truncation": None}
-    rows = {name: each.detach().cpu().double().numpy() for name, each in module.state_dict().items()}
-    weights = {name: hashlib.sha256(each.tobytes()).hexdigest() for name, each in rows.items()}
+    rows = {name: value.detach().cpu().double().numpy() for name, value in module.state_dict().items()}
+    weights = {name: hashlib.sha256(row.tobytes()).hexdigest() for name, row in rows.items()}
     return files.cache_key(shape=shape | {"max_tokens": 0}, tokenizer=reading, weights=weights)[:16]
 
 
@@ -330,9 +325,8 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
 
 def made_at() -> str:
     """The time of an export, UTC, in ISO 8601."""
-    return time.strftime(
-        "%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
-    )
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def seal(folder: Path, manifest: dict[str, Any]) -> None:
@@ -342,6 +336,9 @@ def seal(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    own = folder / "manifest.json"
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != own)
-    return {path.relative_to(folder).as_posix(): files.sha256_file(path) for path in paths}
+    hashes = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if name != "manifest.json":
+            hashes[name] = files.sha256_file(path)
+    return hashes

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import AddedToken, Regex, Tokenizer, normalizers
 from torch import nn
 
 from edgedistill import files
@@ -16,16 +15,12 @@ from edgedistill.run import Run
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.students import graph_writer, model_folder
 from edgedistill.students.model_folder import ModelFolder
-from edgedistill.students.static import StaticStudent
 
 # of config.json: they describe another copy of the model
 DROPPED_KEYS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
-STATIC = "0_StaticEmbedding"  # where model2vec and sentence-transformers look
-# the pictures of "start of text" and "end of text": normalizers keep them, texts do not have them
-MARK = "\u2402\u2403"
 
 
-def libraries(student: Any, precisions: list[str]) -> list[str]:
+def libraries(student: Any) -> list[str]:
     """The other libraries that open the bundle, by the names that the card explains.
 
     Any kind opens in fastembed, and in transformers.js as a model whose `sentence_embedding` is read. Its
@@ -37,24 +32,13 @@ def libraries(student: Any, precisions: list[str]) -> list[str]:
         names += ["sentence-transformers", "optimum"]
         if graph_writer.pools_to_embedding(student):
             names += ["transformers.js pipeline", "text-embeddings-inference"]
-    elif is_static(student, precisions):
-        names += ["model2vec"]
     return names
-
-
-def is_static(student: Any, precisions: list[str]) -> bool:
-    """Whether the student is also written as a table of rows: it is their mean, behind a linear head at most,
-    and the table is as exact as an fp32 graph beside it."""
-    return isinstance(student, StaticStudent) and not student.tanh and "fp32" in precisions
 
 
 def vocabulary_size(student: Any) -> int:
     """Rows of the embedding table: token ids must be below."""
-    return int(
-        student.model.config.vocab_size
-        if graph_writer.is_encoder(student)
-        else student.embedding.num_embeddings
-    )
+    encoder = graph_writer.is_encoder(student)
+    return int(student.model.config.vocab_size if encoder else student.embedding.num_embeddings)
 
 
 def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
@@ -63,30 +47,22 @@ def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
     Weights beside the graphs are as exact as the best of `precisions`.
     """
     write_tokenizer(folder, run)
-    if not graph_writer.is_encoder(student):
-        pad = {"pad_token_id": run.shape.get("pad") or 0}  # fastembed pads with it
-        files.write_json(
-            folder / "config.json", {"model_type": f"edgedistill-{run.kind}", **run.shape, **pad}
-        )
-        if is_static(student, precisions):
-            _static(folder, run, student)
-        return
-    config = {
-        key: value for key, value in student.model.config.to_diff_dict().items() if key not in DROPPED_KEYS
-    }
-    files.write_json(folder / "config.json", {**config, "architectures": [type(student.model).__name__]})
-    _modules(folder, run, student, half="fp32" not in precisions)
+    if graph_writer.is_encoder(student):
+        config = student.model.config.to_diff_dict() | {"architectures": [type(student.model).__name__]}
+        config = {key: value for key, value in config.items() if key not in DROPPED_KEYS}
+        _modules(folder, run, student, half="fp32" not in precisions)
+    else:
+        pad = run.shape.get("pad") or 0  # fastembed pads with it
+        config = {"model_type": f"edgedistill-{run.kind}", **run.shape, "pad_token_id": pad}
+    files.write_json(folder / "config.json", config)
 
 
 def write_tokenizer(folder: Path, run: Run) -> None:
     """Write the three files that every library reads; each of them truncates to the student's max_tokens, by
     itself or where asked to."""
     tokenizer: Any = run.tokenizer()
-    files.write_json(
-        folder / "tokenizer.json",
-        tokenizer_json(run.tokenizer_folder, run.max_tokens, tokenizer.truncation_side),
-        compact=True,
-    )
+    content = tokenizer_json(run.tokenizer_folder, run.max_tokens, tokenizer.truncation_side)
+    files.write_json(folder / "tokenizer.json", content, compact=True)
     config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")
     if config.get("tokenizer_class") == "TokenizersBackend":  # a name that only transformers 5 knows
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -108,66 +84,46 @@ def tokenizer_json(folder: Path, max_tokens: int, side: str = "right") -> dict[s
 
 def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     """Write sentence-transformers' chain: Transformer (the graph's `last_hidden_state`), Pooling, a Dense per
-    layer (a Normalize where a layer scales to unit length), Normalize.
+    layer (a Normalize where a layer scales to unit length), Normalize. Each has its config.json in a folder;
+    a Transformer, which has none of its own, lies beside them.
 
     A head that the graph applies to every token has no Dense.
     """
-    poolings = list(getattr(student, "poolings", None) or [student.pooling])
-    width, dense = int(student.model.config.hidden_size), _dense(student)
+    poolings, source, layers = student.poolings, run.source, student.layers_after_pooling
+    width = int(student.model.config.hidden_size)
     if graph_writer.pools_to_embedding(student):
-        width, dense = int(student.dims), []
+        width, layers = int(student.dims), []
     if poolings == ["cls_pooler"]:  # the pooler is a dense layer on the first token
-        poolings, dense = ["cls"], [(student.model.pooler.dense, nn.Tanh()), *dense]
-    files.write_json(
-        folder / "sentence_bert_config.json", {"max_seq_length": run.max_tokens, "do_lower_case": False}
-    )
-    source = run.source
+        poolings, layers = ["cls"], [student.model.pooler.dense, nn.Tanh(), *layers]
+    settings = {"max_seq_length": run.max_tokens, "do_lower_case": False}
+    files.write_json(folder / "sentence_bert_config.json", settings)
     files.write_json(folder / "config_sentence_transformers.json", _sentence_settings(run, source))
-    pooling = {
-        "word_embedding_dimension": width,
-        **_pooling(poolings),
-        "include_prompt": source.pools_prompt if source else True,
-    }
-    modules = [("Transformer", None), ("Pooling", pooling)]
-    for linear, activation in dense:
-        config = (
-            {
-                "in_features": linear.in_features,
-                "out_features": linear.out_features,
-                "bias": linear.bias is not None,
-                "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
-            }
-            if isinstance(linear, nn.Linear)
-            else {}
-        )
-        modules.append(("Dense" if config else "Normalize", config))
-    _chain(folder, [*modules, ("Normalize", {})])
+    prompted = source is None or source.pools_prompt
+    pooling = {"word_embedding_dimension": width, **_pooling(poolings), "include_prompt": prompted}
+    chain = [("Transformer", {}), ("Pooling", pooling)]
     kind = torch.float16 if half else torch.float32
-    for at, (linear, _) in enumerate(dense, start=2):
-        if not isinstance(linear, nn.Linear):
-            continue
-        weights = linear.state_dict(prefix="linear.")
-        save_file(
-            {name: value.to(kind).contiguous() for name, value in weights.items()},
-            folder / f"{at}_Dense" / "model.safetensors",
-        )
-
-
-def _chain(folder: Path, modules: list[tuple[str, dict[str, Any] | None]]) -> None:
-    """Write modules.json, and each module's config.json in its folder. A Transformer, which has none of its
-    own, lies beside it."""
-    listed = []
-    for at, (name, config) in enumerate(modules):
-        path = "" if name == "Transformer" else f"{at}_{name}"
-        listed.append(
-            {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{name}"}
-        )
-        if config is not None:
+    for layer, activation in zip(layers, [*layers, nn.Identity()][1:], strict=True):
+        if isinstance(layer, nn.Linear):
+            named = f"{type(activation).__module__}.{type(activation).__name__}"
+            sizes = {"in_features": layer.in_features, "out_features": layer.out_features}
+            weights = layer.state_dict(prefix="linear.").items()
+            file = folder / f"{len(chain)}_Dense" / "model.safetensors"
+            file.parent.mkdir()
+            save_file({name: value.to(kind).contiguous() for name, value in weights}, file)
+            config = {**sizes, "bias": layer.bias is not None, "activation_function": named}
+            chain.append(("Dense", config))
+        elif isinstance(layer, graph_writer.UnitLength):
+            chain.append(("Normalize", {}))
+    modules = []
+    for at, (name, config) in enumerate([*chain, ("Normalize", {})]):
+        path, named = f"{at}_{name}" if at else "", f"sentence_transformers.models.{name}"
+        modules.append({"idx": at, "name": str(at), "path": path, "type": named})
+        if at:
             files.write_json(folder / path / "config.json", config)
-    files.write_json(folder / "modules.json", listed)
+    files.write_json(folder / "modules.json", modules)
 
 
-def _sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str, Any]:
+def _sentence_settings(run: Run, source: ModelFolder | None) -> dict[str, Any]:
     """config_sentence_transformers.json: the prompts, which of them comes before every text, and how
     embeddings are compared.
 
@@ -182,11 +138,10 @@ def _sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str,
     for role in ROLES[1:]:
         if prompts.get(role, "") != run.prompts.of(role):
             prompts = {**prompts, role: run.prompts.of(role)}
-    similarity = source.similarity if source and source.is_unit else "cosine"
     return {
         "prompts": prompts,
         "default_prompt_name": names[0] if names else None,
-        "similarity_fn_name": similarity,
+        "similarity_fn_name": source.similarity if source and source.is_unit else "cosine",
     }
 
 
@@ -197,43 +152,3 @@ def _pooling(poolings: list[str]) -> dict[str, Any]:
     if poolings == [ours for ours in names if ours in poolings]:
         return {flag: ours in poolings for flag, (_, ours) in model_folder.POOLINGS.items()}
     return {"pooling_mode": [names[ours] for ours in poolings]}
-
-
-def _dense(student: Any) -> list[tuple[nn.Module, nn.Module]]:
-    """(linear or UnitLength, activation) of each layer after pooling."""
-    if hasattr(student, "dense"):
-        return [(block[0], block[1]) for block in student.dense]
-    activation = nn.Tanh() if student.tanh else nn.Identity()
-    return [(student.head, activation)] if student.head is not None else []
-
-
-def _static(folder: Path, run: Run, student: StaticStudent) -> None:
-    """Write a static student as model2vec and sentence-transformers (StaticEmbedding) open it: modules.json,
-    the table (V, d) float32 with the head applied to each row, and a tokenizer that stands for theirs.
-
-    Both tokenize without special tokens, while a student's mean holds the rows of [CLS] and [SEP]. So the
-    tokenizer written here puts one token of its own in front of every text, whose row is the sum of theirs;
-    at unit length a sum equals the mean. Three sorts of text still differ: without any token (both give
-    zeros), with a special token spelt out, and, in model2vec, with unknown tokens, which it leaves out.
-    """
-    tokenizer: Any = run.tokenizer()
-    inner: Any = Tokenizer.from_file(str(run.tokenizer_folder / "tokenizer.json"))
-    rows = student.weighted_table()
-    table = rows if student.head is None else student.head(rows).detach()
-    table = table[: len(tokenizer)]  # as many rows as tokens, or model2vec refuses
-    added = list(tokenizer("", truncation=True, max_length=run.max_tokens)["input_ids"])
-    limit = run.max_tokens - len(added)
-    if added:
-        table, limit = torch.cat([table, table[added].sum(0, keepdim=True)]), limit + 1
-        inner.add_tokens([AddedToken(MARK)])
-        # the token's own text goes through the normalizers too, hence "unless it is there"
-        front = normalizers.Replace(Regex(rf"\A(?!{MARK})"), MARK)
-        inner.normalizer = normalizers.Sequence([step for step in (inner.normalizer, front) if step])
-    inner.enable_truncation(limit)
-    inner.no_padding()
-    _chain(folder, [("StaticEmbedding", None), ("Normalize", {})])
-    (folder / STATIC).mkdir()
-    save_file({"embedding.weight": table.contiguous()}, folder / STATIC / "model.safetensors")
-    files.write_text(folder / STATIC / "tokenizer.json", inner.to_str())
-    settings = {"normalize": True, "max_length": limit}  # what model2vec reads
-    files.write_json(folder / "config_sentence_transformers.json", {**_sentence_settings(run), **settings})

@@ -29,8 +29,7 @@ def filled(template: str, manifest: dict[str, Any], **values: Any) -> str:
     """The card of a bundle as Markdown. `values` are what its template reads besides the manifest.
 
     Of an encoder: the `libraries` that open it, as `library_files.libraries` names them. Of a pair: the
-    manifests of `query` and `document`, and `graphs` as `pair_bundle.export` finds them for
-    sentence-transformers.
+    manifests of `query` and `document`.
     """
     folder = FileSystemLoader(Path(__file__).with_name("card"))
     templates = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True, autoescape=False)

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from torch import nn
-from transformers.models.auto import modeling_auto
+from transformers.models.auto import modeling_auto as auto
 
-from edgedistill import recipe, resolve, run
+from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training import record
 from edgedistill.training.load_models import Models
+
+MASKED = set(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)  # architectures that encode, some of them also generate
 
 
 class ModelRun(run.Run):
@@ -47,8 +49,8 @@ class ModelRun(run.Run):
 
 
 class Source(NamedTuple):
-    """The name of a run's folder, or of a model: a folder (sentence-transformers, or plain transformers),
-    packaged:NAME, or a hub id.
+    """The name of a run's folder, a student's bundle, or a model: a folder (sentence-transformers, or plain
+    transformers), packaged:NAME, or a hub id.
 
     A plain transformers model does not name its own `pooling`; a hub id needs a `revision`. `remote_code`
     lets Python code that comes with the model run.
@@ -61,22 +63,24 @@ class Source(NamedTuple):
 
 
 @contextmanager
-def opened(given: str | Path | Source) -> Iterator[run.Run]:
-    """The run of a source. Raises UserError: neither a run nor a model, a bundle or its name, a decoder, no
-    tokenizer, no weights, an unknown module or pooling."""
-    source, pooling, revision, remote_code = given if isinstance(given, Source) else Source(str(given))
+def opened(source_of: str | Path | Source) -> Iterator[run.Run]:
+    """The run of a source. Raises UserError: neither a run nor a model, the bundle of a classifier, a pair or
+    a teacher, a decoder, no tokenizer, no weights, an unknown module or pooling."""
+    source, pooling, revision, remote_code = (
+        source_of if isinstance(source_of, Source) else Source(str(source_of))
+    )
     if pooling is not None and pooling not in get_args(recipe.Pooling):
         raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(recipe.Pooling))}")
     resolved = resolve.resolve(source)
     if isinstance(resolved, resolve.BundleFolder):
-        raise UserError(
-            f"{source}: a bundle already, which has no weights to export; give the run or the model that it "
-            "was made from"
-        )
+        yield bundle_run.open_finished(source, "export")
+        return
     if not _is_model(resolved):
         if isinstance(resolved, resolve.ModelFolder):
-            fact = "neither a run (no run.json) nor a model (no config.json)"
-            raise UserError(f"{source}: {fact}; give a run that edgedistill train has written, or a model")
+            raise UserError(
+                f"{source}: neither a run (no run.json) nor a model (no config.json); give a run that "
+                "edgedistill train has written, or a model"
+            )
         yield run.open_run(source, remote_code=remote_code)
         return
     if revision is None and isinstance(resolved, resolve.HubId):
@@ -115,36 +119,18 @@ def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str =
     """Raise UserError for a model that is no encoder, and for a plain model without a pooling. The error
     names the purpose that only encoders serve."""
     opened = model_folder.read(folder)
-    if _is_other_encoder(opened.config):
-        fact = f"an encoder of an architecture that is not supported yet ({_named(opened.config)})"
-        raise UserError(f"{source}: {fact}; give another, such as packaged:all-MiniLM-L6-v2")
-    decoder = _decoder(opened.config)
-    if decoder:
+    what, config = None, opened.config
+    names, kind = config.get("architectures") or [], str(config.get("model_type"))
+    if any(name.endswith("EncoderModel") for name in names) or config.get("use_bidirectional_attention"):
+        # its family generates texts: the encoder of T5, a Gemma that attends to both sides
+        what = "an encoder of an architecture that is not supported yet"
+    elif config.get("is_encoder_decoder") or kind in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        what = "an encoder with a decoder"
+    elif config.get("is_decoder") or kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - MASKED:
+        what = "a decoder"
+    if what is not None:
         raise UserError(
-            f"{source}: {decoder}, and only encoders can {purpose}; give a sentence encoder such as "
-            "packaged:all-MiniLM-L6-v2"
+            f"{source}: {what}, {', '.join(names)} (model_type {kind}), which cannot {purpose}; give a "
+            "sentence encoder such as packaged:all-MiniLM-L6-v2"
         )
     model_folder.check_pooling(opened, pooling, source, "--pooling")
-
-
-def _named(config: dict[str, Any]) -> str:
-    return f"{', '.join(config.get('architectures') or [])} (model_type {config.get('model_type')})".strip()
-
-
-def _is_other_encoder(config: dict[str, Any]) -> bool:
-    """Whether a model whose family generates texts only embeds them: the encoder of T5, a Gemma that attends
-    to both sides."""
-    halves = any(name.endswith("EncoderModel") for name in config.get("architectures") or [])
-    return halves or bool(config.get("use_bidirectional_attention"))
-
-
-def _decoder(config: dict[str, Any]) -> str | None:
-    """What a config.json describes where that is not an encoder, otherwise None."""
-    kind, named = str(config.get("model_type")), _named(config)
-    if config.get("is_encoder_decoder") or kind in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
-        return f"an encoder with a decoder, {named}"
-    generates = (
-        kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-        and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    )
-    return f"a decoder, {named}" if config.get("is_decoder") or generates else None

@@ -18,15 +18,13 @@ from edgedistill.runtime.bundle import SIDES
 from edgedistill.session import Log
 
 TEXTS = 100  # English sentences, by which the two encoders are compared
-ROUTER = "sentence_transformers.models.Router"
 
 
 def export(
     query: Source, document: Source, precisions: list[str], out: Path, log: Log, mean: bool = False
 ) -> dict[str, Any]:
     """Write a pair bundle at `out`, atomically. Returns {name, dims, cosine, precisions: {query, document}}
-    with the sizes in bytes of their graphs. With `mean` documents are embedded by both encoders, and
-    sentence-transformers, which cannot, gets no Router.
+    with the sizes in bytes of their graphs. With `mean` documents are embedded by both encoders.
 
     Each source is a run or a model, which is exported in these precisions, or a bundle, which is copied
     whole. Raises as `bundle_writer.export`, and UserError for a classifier, a pair, and where the two
@@ -40,8 +38,10 @@ def export(
         texts = sample_texts.suite_sentences()[:TEXTS]
         cosine, fact = teacher_agreement.space(*(encoder.encode_query(texts) for encoder in opened))
         if fact is not None:
-            way_out = "pair a student with its teacher, or with another student of that teacher"
-            raise UserError(f"{query.name} for {document.name}: {fact}; {way_out}")
+            raise UserError(
+                f"{query.name} for {document.name}: {fact}; pair a student with its teacher, or with another "
+                "student of that teacher"
+            )
         pair = {
             "schema": manifests.SCHEMA,
             "name": out.name,
@@ -50,19 +50,16 @@ def export(
             "cosine": round(cosine, 4),
         }
         pair |= {"documents": manifests.MEAN} if mean else {}
-        graphs = None if mean else _write_router(folder, opened)
-        sides = [encoder.manifest for encoder in opened]
-        files.write_text(
-            folder / "README.md",
-            model_card.filled("pair", pair, **dict(zip(SIDES, sides, strict=True)), graphs=graphs),
-        )
+        sides = {side: encoder.manifest for side, encoder in zip(SIDES, opened, strict=True)}
+        card = model_card.filled("pair", pair, **sides)
+        files.write_text(folder / "README.md", card)
         bundle_writer.seal(folder, pair)
         bundle.load(folder)
         if out.exists():
             log(f"{out}: replaces the existing bundle")
     sizes = {
         side: {name: entry["size_bytes"] for name, entry in about["precisions"].items()}
-        for side, about in zip(SIDES, sides, strict=True)
+        for side, about in sides.items()
     }
     log(f"{out}: mean cosine of the two encoders on {TEXTS} sentences {cosine:.3f}")
     return {"name": out.name, "dims": opened[0].dims, "cosine": pair["cosine"], "precisions": sizes}
@@ -78,42 +75,11 @@ def _write_side(source: Source, precisions: list[str], folder: Path, log: Log) -
     if resolved.precision is not None:
         raise UserError(f"{source.name}: a bundle is copied whole; leave :{resolved.precision} out")
     if about["kind"] == manifests.PAIR or about.get("labels"):
-        kind = "a classifier" if about.get("labels") else "a pair itself"
-        raise UserError(f"{source.name}: {kind}; a pair is made of two encoders, give one")
+        raise UserError(
+            f"{source.name}: {'a classifier' if about.get('labels') else 'a pair itself'}; a pair is made of "
+            "two encoders, give one"
+        )
     raise_failed(manifests.changes(resolved.folder, about, sorted(about["files"])))
     for name in (*about["files"], "manifest.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(resolved.folder / name, folder / name)
-
-
-def _write_router(folder: Path, opened: list[bundle.Bundle]) -> list[str] | None:
-    """Write sentence-transformers' Router, where it can open both: their modules by the task, query or
-    document, without which it raises an error.
-
-    Returns the graphs of which one is named to open the transformers among them, none where there is no
-    transformer; None where it cannot open both.
-    """
-    types: dict[str, str] = {}
-    structure: dict[str, list[str]] = {}
-    graphs: list[set[str]] = []
-    for side, encoder in zip(SIDES, opened, strict=True):
-        path = folder / side / "modules.json"
-        if not path.exists():
-            return None
-        modules = files.read_json(path)
-        names = [f"{side}/{module['path']}".rstrip("/") for module in modules]
-        structure[side] = names
-        types |= {name: module["type"] for name, module in zip(names, modules, strict=True)}
-        if modules[0]["type"].endswith("Transformer"):
-            graphs.append({entry["file"] for entry in encoder.manifest["precisions"].values()})
-    common = sorted(set.intersection(*graphs)) if graphs else []
-    if graphs and not common:
-        return None
-    parameters = {"default_route": None, "allow_empty_key": False}
-    router = {"types": types, "structure": structure, "parameters": parameters}
-    files.write_json(folder / "router_config.json", router)
-    files.write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": ROUTER}])
-    prompts = {side: encoder.prompts.of(side) for side, encoder in zip(SIDES, opened, strict=True)}
-    settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    files.write_json(folder / "config_sentence_transformers.json", settings)
-    return common

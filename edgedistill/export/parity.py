@@ -14,9 +14,8 @@ from edgedistill.quantization.sample_texts import Reader
 from edgedistill.run import Run
 from edgedistill.runtime import golden_file
 from edgedistill.runtime.bundle import Bundle
-from edgedistill.runtime.classification import PROBABILITY
 from edgedistill.runtime.golden_file import Golden
-from edgedistill.runtime.similarity import COSINE, Measure, not_finite
+from edgedistill.runtime.similarity import COSINE, PROBABILITY, Measure, not_finite
 from edgedistill.students.classifier import Classifier
 from edgedistill.students.model_folder import opening
 
@@ -34,12 +33,14 @@ def checked_reader(run: Run, encoder: Any) -> Reader:
     read = reader(run)
     largest = max(*read.tokenizer.get_vocab().values(), *read.tokenizer("")["input_ids"])
     if largest >= (vocabulary_size := library_files.vocabulary_size(encoder)):
-        fact = f"token ids up to {largest}, but an embedding table of {vocabulary_size} rows"
-        raise UserError(f"{run.tokenizer_folder}: {fact}; restore this student's tokenizer")
-    if not read.tokenizer(run.prompt)["input_ids"]:
-        fact = "adds no special tokens to a text, so an empty text has no tokens to embed"
         raise UserError(
-            f"tokenizer: {fact}; train a student with another `student.tokenizer`, and export that"
+            f"{run.tokenizer_folder}: token ids up to {largest}, but an embedding table of {vocabulary_size} "
+            "rows; restore this student's tokenizer"
+        )
+    if not read.tokenizer(run.prompt)["input_ids"]:
+        raise UserError(
+            "tokenizer: adds no special tokens to a text, so an empty text has no tokens to embed; train a "
+            "student with another `student.tokenizer`, and export that"
         )
     return read
 
@@ -80,27 +81,26 @@ def _golden(
 ) -> Golden:
     """What torch gives for items, each the texts and their role, by itself. Raises CheckFailed where that is
     not finite."""
-    texts, roles = [item for item, _ in items], [role for _, role in items]
-    readers = [read._replace(prompt=run.prompts.of(role)) for role in roles]
-    pairs = list(zip(readers, texts, strict=True))
-    ids = [reader.token_ids(item) for reader, item in pairs]
-    truncated = [any(map(reader.is_truncated, item)) for reader, item in pairs]
-    fails = opening(
-        type(module).__name__, "torch cannot embed with it", "open it in transformers, and see there"
-    )
+    ids, truncated, outputs = list[list[list[int]]](), list[bool](), list[torch.Tensor]()
+    way_out = "open it in transformers, and see there"
+    fails = opening(type(module).__name__, "torch cannot embed with it", way_out)
+    for texts, role in items:
+        reader = read._replace(prompt=run.prompts.of(role))
+        ids.append(reader.token_ids(texts))
+        truncated.append(any(map(reader.is_truncated, texts)))
     with fails, torch.inference_mode():
-        rows = torch.cat([module(*(column for row in item for column in _inputs(row))) for item in ids])
-    golden = Golden(measure, texts, ids, truncated, rows.numpy(), roles if run.prompts.own else [])
+        for item in ids:
+            columns = [torch.tensor([row]) for row in item]
+            outputs.append(module(*(part for row in columns for part in (row, torch.ones_like(row)))))
+    roles = [role for _, role in items] if run.prompts.own else []
+    rows = torch.cat(outputs).numpy()
+    golden = Golden(measure, [texts for texts, _ in items], ids, truncated, rows, roles)
     if (at := not_finite(golden.rows)) is not None:
         raise CheckFailed(
             f"{golden.name(at)} has no finite embedding in torch either, in float32: "
             "values inside the model overflow; restore its weights, or train it again"
         )
     return golden
-
-
-def _inputs(row: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long)
 
 
 def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
@@ -113,8 +113,8 @@ def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
     for at, ids, expected in golden_file.different_ids(opened, golden):
         raise CheckFailed(
             f"{golden.name(at)} has other token ids in the bundle ({_short(ids)}) than in the run "
-            f"({_short(expected)}); "
-            f"nothing else was compared: tokenizer.json lacks a part of the run's tokenizer",
+            f"({_short(expected)}); nothing else was compared: tokenizer.json lacks a part of the run's "
+            "tokenizer",
             {"text": at, "ids": ids, "expected": expected},
         )
     measure, precision, row = golden.measure, opened.precision, PRECISIONS[opened.precision]
@@ -124,16 +124,16 @@ def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
     for measured, where in ((values, ""), (others, " in a batch with the others")):
         at = measure.worst_of(measured)
         if fact := measure.problem(measured[at], threshold, precision, where):
-            reason = (
-                f"{golden.name(at)} {fact}; token ids agree, so the loss is in the arithmetic: {row.remedy}"
+            raise CheckFailed(
+                f"{golden.name(at)} {fact}; token ids agree, so the loss is in the arithmetic: {row.remedy}",
+                {"text": at, measure.name: float(measured[at]), "needed": threshold},
             )
-            raise CheckFailed(reason, {"text": at, measure.name: float(measured[at]), "needed": threshold})
-    drift = measure.agreement(measure.between(single, batched))
-    if not drift.min() >= measure.required_drift(row):
-        at = int(np.argmin(drift))
+    drift, required = measure.agreement(measure.between(single, batched)), measure.required_drift(row)
+    at = int(np.argmin(drift))
+    if not drift[at] >= required:
         raise CheckFailed(
             f"{golden.name(at)} has a single vs. batched cosine of {drift[at]:.6f}, {precision} must reach "
-            f"{measure.required_drift(row)}; the graph mixes the texts of a batch: a bug, please report it",
+            f"{required}; the graph mixes the texts of a batch: a bug, please report it",
             {"text": at, "drift": float(drift[at])},
         )
     return {
@@ -149,15 +149,14 @@ def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
 
 def summary(precision: str, entry: dict[str, Any], golden: Golden) -> str:
     """One line for the log of an export."""
-    parity, measure = entry["parity"], golden.measure
-    worst = parity[f"{measure.name}_{measure.worst}"]
+    measure = golden.measure
+    mean, worst, *_ = entry["parity"].values()
     return (
-        f"{precision}: {entry['size_bytes'] / 1e6:.2f} MB; {measure.about} to torch "
-        f"{parity[f'{measure.name}_mean']:.5f} mean, "
+        f"{precision}: {entry['size_bytes'] / 1e6:.2f} MB; {measure.about} to torch {mean:.5f} mean, "
         f"{worst:.5f} {measure.worst}; single vs. batched cosine {entry['drift']['min']:.5f} min"
     )
 
 
 def _short(ids: list[list[int]]) -> str:
     tokens = [str(token) for row in ids for token in row]
-    return " ".join(tokens[:8]) + (" …" if len(tokens) > 8 else "")
+    return " ".join([*tokens[:8], "…"] if tokens[8:] else tokens)

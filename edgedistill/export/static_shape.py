@@ -41,6 +41,9 @@ def fixed(model: onnx.ModelProto, tokens: int) -> onnx.ModelProto:
         del static.graph.value_info[:]
         static = shape_inference.infer_shapes(static, strict_mode=True, data_prop=True)
         _fold(static.graph, derived)
+    read = {name for node in static.graph.node for name in node.input}
+    for constant in [weight for weight in static.graph.initializer if weight.name not in read]:
+        static.graph.initializer.remove(constant)
     if unknown := [value.name for value in static.graph.value_info if _sizes(value) is None]:
         raise CheckFailed(f"the shape of its {unknown[0]} depends on more than that of the inputs")
     return static
@@ -49,15 +52,15 @@ def fixed(model: onnx.ModelProto, tokens: int) -> onnx.ModelProto:
 def _sizes(value: onnx.ValueInfoProto) -> list[int] | None:
     """The sizes of a tensor; None where one of them is not known."""
     shape = value.type.tensor_type.shape
-    known = value.type.tensor_type.HasField("shape") and all(each.HasField("dim_value") for each in shape.dim)
-    return [each.dim_value for each in shape.dim] if known else None
+    known = value.type.tensor_type.HasField("shape") and all(size.HasField("dim_value") for size in shape.dim)
+    return [size.dim_value for size in shape.dim] if known else None
 
 
 def _fold(graph: onnx.GraphProto, derived: set[str]) -> None:
     """Replace nodes that read known shapes, and what was `derived` from these, by constants, in place. What
     reads weights alone stays, as a weight in 8 bits does."""
     sizes = {value.name: _sizes(value) for value in [*graph.value_info, *graph.input]}
-    constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    constants = {weight.name: numpy_helper.to_array(weight) for weight in graph.initializer}
     for node in list(graph.node):
         inputs = {name: constants[name] for name in node.input if name in constants}
         if node.op_type == "Shape" and (known := sizes.get(node.input[0])) is not None:

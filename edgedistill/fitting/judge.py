@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from edgedistill import files
+from edgedistill import files, quantization
 from edgedistill.data import corpus, deduplicate, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.evaluation import scoring, teacher_agreement
@@ -26,7 +26,6 @@ from edgedistill.evaluation.scoring import Encode, Encoder
 from edgedistill.evaluation.tables import plain
 from edgedistill.fitting import queries
 from edgedistill.fitting.queries import Queries
-from edgedistill.quantization import mixed_precision
 from edgedistill.quantization.sample_texts import Reader, embeddings, samples
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.session import Session
@@ -205,7 +204,7 @@ def encoder(student: PreparedStudent, precision: str) -> Encoder:
     """A trained student's graph in a precision, as `export` makes it, by the roles of texts."""
     whole = Reader(student.tokenizer, student.prompt, student.max_tokens)
     golden = whole.token_ids(whole.golden_texts())
-    model, _ = mixed_precision.converted(
+    model, _ = quantization.within_limit(
         graph.build(student.module.eval()), precision, samples(whole, golden), golden
     )
 

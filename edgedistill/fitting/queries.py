@@ -21,6 +21,7 @@ from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import Encoder, encoded, unit
+from edgedistill.evaluation.suites.suite_files import Index
 from edgedistill.session import Session
 
 PAIR_BATCH, PAIR_WEIGHT, PAIR_RATE = 32, 0.4, 0.75  # the rate: of the learning rate on the texts
@@ -209,7 +210,7 @@ def compared(
     judged = scores["own" if "own" in scores else "made"][chosen]
     weight, found = max(WEIGHTS, key=lambda each: judged[each]), dict[str, Any]()
     for name, queries in of.items():
-        bm25 = retrieval.ranked_by_bm25(queries, retrieval.Index(queries.names, np.empty(0)))
+        bm25 = retrieval.ranked_by_bm25(queries, Index(queries.names, np.empty(0)))
         found[name] = {
             "queries": len(queries.queries),
             "texts": len(queries.documents),

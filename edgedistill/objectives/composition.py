@@ -9,7 +9,7 @@ teacher embeddings after each step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.objectives.classification import CrossEntropyLoss
-from edgedistill.objectives.contrastive import CkdLoss, info_nce
-from edgedistill.objectives.queue import Queue
+from edgedistill.objectives.contrastive import CkdLoss, Queue, info_nce
 from edgedistill.objectives.ranking import listwise, margin_mse
 from edgedistill.objectives.regression import cosine, mse, softcos
 from edgedistill.objectives.relational import CongenLoss, mcl
@@ -60,40 +59,52 @@ class WeightedSum(nn.Module):
 
     def __init__(self, weights: list[float], parts: list[nn.Module]) -> None:
         super().__init__()
-        self.weights, self.parts = weights, nn.ModuleList(parts)
+        self.weights = weights
+        self.parts = nn.ModuleList(parts)
 
     def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
         losses = zip(self.weights, self.parts, strict=True)
         return torch.stack([weight * part(views, targets) for weight, part in losses]).sum()
 
 
-class Truncated(nn.Module):
+class Part(nn.Module):
+    """An objective over a part of the views of a batch, and of what they are compared with."""
+
+    def __init__(
+        self,
+        part: nn.Module,
+        view: Callable[[list[Tensor]], list[Tensor]],
+        read: Callable[[Targets], Targets],
+    ) -> None:
+        super().__init__()
+        self.part = part
+        self.view = view
+        self.read = read
+
+    def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
+        return self.part(self.view(views), self.read(targets))
+
+
+def truncated(part: nn.Module, dims: int, both: bool) -> Part:
     """An objective over the first dimensions of the student's embeddings, with `both` the teacher's too."""
 
-    def __init__(self, part: nn.Module, dims: int, both: bool) -> None:
-        super().__init__()
-        self.part, self.dims, self.both = part, dims, both
+    def cut(rows: Iterable[Tensor]) -> list[Tensor]:
+        return [row[..., :dims] for row in rows]
 
-    def read(self, targets: Targets) -> Targets:
-        return targets.embeddings_map(lambda rows: rows[..., : self.dims]) if self.both else targets
+    def read(targets: Targets) -> Targets:
+        return targets._replace(embeddings=tuple(cut(targets.embeddings))) if both else targets
 
-    def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
-        return self.part([view[:, : self.dims] for view in views], self.read(targets))
+    return Part(part, cut, read)
 
 
-class OneSide(nn.Module):
+def of_side(part: nn.Module, side: int) -> Part:
     """An objective over one side of every pair or tuple: 0 the source texts or queries, 1 their translations
     or the documents."""
-
-    def __init__(self, part: nn.Module, side: int) -> None:
-        super().__init__()
-        self.part, self.side = part, side
-
-    def read(self, targets: Targets) -> Targets:
-        return Targets(targets.embeddings[self.side : self.side + 1])
-
-    def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
-        return self.part([views[self.side]], self.read(targets))
+    return Part(
+        part,
+        lambda views: [views[side]],
+        lambda targets: Targets(targets.embeddings[side : side + 1]),
+    )
 
 
 class LossTargets(NamedTuple):
@@ -112,14 +123,6 @@ def _mse(spec: recipe.Mse, targets: LossTargets) -> nn.Module:
     return of_one_view(partial(mse, unit_length=spec.normalize, scale=scale))
 
 
-def _ckd(spec: recipe.Ckd, targets: LossTargets) -> nn.Module:
-    return CkdLoss(targets.dims, spec.queue, spec.temperature, spec.learn_temperature)
-
-
-def _congen(spec: recipe.Congen, targets: LossTargets) -> nn.Module:
-    return CongenLoss(targets.dims, spec.queue, spec.temperature, spec.teacher_temperature, spec.alpha)
-
-
 def _info_nce(spec: recipe.InfoNce, targets: LossTargets) -> nn.Module:
     scale = 1 / spec.temperature
 
@@ -130,13 +133,9 @@ def _info_nce(spec: recipe.InfoNce, targets: LossTargets) -> nn.Module:
 
 
 def _listwise(spec: recipe.Listwise, targets: LossTargets) -> nn.Module:
-    scale, teacher_scale = 1 / spec.temperature, 1 / spec.teacher_temperature
+    scale = 1 / spec.temperature
+    teacher_scale = 1 / spec.teacher_temperature
     return of_documents(partial(listwise, scale=scale, teacher_scale=teacher_scale, own=spec.positive))
-
-
-def _cross_entropy(spec: recipe.CrossEntropy, targets: LossTargets) -> nn.Module:
-    head = targets.dims, spec.labels, spec.pair, spec.hidden, spec.dropout
-    return CrossEntropyLoss(*head, spec.alpha)
 
 
 def _sum(spec: recipe.Sum, targets: LossTargets) -> nn.Module:
@@ -150,7 +149,7 @@ def _matryoshka(spec: recipe.Matryoshka, targets: LossTargets) -> nn.Module:
 
 
 def _each_side(spec: recipe.EachSide, targets: LossTargets) -> nn.Module:
-    return WeightedSum([1.0, 1.0], [OneSide(_build(spec.objective, targets), side) for side in (0, 1)])
+    return WeightedSum([1.0, 1.0], [of_side(_build(spec.objective, targets), side) for side in (0, 1)])
 
 
 # A new loss: its function in one of the files here, and one line in this table.
@@ -158,13 +157,17 @@ KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
     "mse": _mse,
     "cosine": lambda spec, targets: of_one_view(cosine),
     "softcos": lambda spec, targets: of_one_view(softcos),
-    "ckd": _ckd,
-    "congen": _congen,
+    "ckd": lambda spec, targets: CkdLoss(targets.dims, spec.queue, spec.temperature, spec.learn_temperature),
+    "congen": lambda spec, targets: CongenLoss(
+        targets.dims, spec.queue, spec.temperature, spec.teacher_temperature, spec.alpha
+    ),
     "info_nce": _info_nce,
     "listwise": _listwise,
     "margin_mse": lambda spec, targets: of_documents(partial(margin_mse, scale=spec.scale)),
     "mcl": lambda spec, targets: of_both(mcl),
-    "cross_entropy": _cross_entropy,
+    "cross_entropy": lambda spec, targets: CrossEntropyLoss(
+        targets.dims, spec.labels, spec.pair, spec.hidden, spec.dropout, spec.alpha
+    ),
     "sum": _sum,
     "matryoshka": _matryoshka,
     "each_side": _each_side,
@@ -178,12 +181,13 @@ def build(spec: recipe.Loss, dims: int, unit_length: bool = False) -> nn.Module:
 
 
 def _build(spec: recipe.Loss, targets: LossTargets) -> nn.Module:
-    make, cut = KINDS[spec.kind], targets.cut
+    make = KINDS[spec.kind]
+    cut = targets.cut
     if cut is None or spec.parts:
         return make(spec, targets)
     # relations among texts follow the whole teacher, wherever the student is cut
     dims = cut if spec.coordinates else targets.dims
-    return Truncated(make(spec, targets._replace(dims=dims)), cut, both=spec.coordinates)
+    return truncated(make(spec, targets._replace(dims=dims)), cut, both=spec.coordinates)
 
 
 def learned_temperature(objective: nn.Module) -> dict[str, float]:
@@ -218,7 +222,7 @@ def update_queues(objective: nn.Module, targets: Targets) -> None:
 
 def _with_targets(objective: nn.Module, targets: Targets) -> Iterator[tuple[nn.Module, Targets]]:
     """Every part of an objective, with what it compares with: truncated, or of one side."""
-    if isinstance(objective, Truncated | OneSide):
+    if isinstance(objective, Part):
         targets = objective.read(targets)
     yield objective, targets
     for part in objective.children():

@@ -15,7 +15,8 @@ def mse(student: Tensor, teacher: Tensor, unit_length: bool = False, scale: floa
     Relation: with `unit_length`, mse = 4/d · `cosine`.
     """
     if unit_length:
-        student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
+        student = normalize(student, dim=-1)
+        teacher = normalize(teacher, dim=-1)
     return torch.nn.functional.mse_loss(student, scale * teacher)
 
 
@@ -37,6 +38,7 @@ def softcos(student: Tensor, teacher: Tensor) -> Tensor:
     L_SoftCos, its inner bars read as scaling to unit length (without them it is `cosine` / 2).
     Relation: its gradient is parallel to that of `cosine`, but does not vanish between opposite embeddings.
     """
-    student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
+    student = normalize(student, dim=-1)
+    teacher = normalize(teacher, dim=-1)
     # clamped: 1 + cos is never below 0, and the root has an infinite slope there
     return (2 - (2 * (1 + (student * teacher).sum(-1)).clamp(min=1e-6)).sqrt()).mean()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from edgedistill.objectives.queue import Queue, probabilities, soft_targets
+from edgedistill.objectives.contrastive import Queue, probabilities, soft_targets
 from edgedistill.objectives.ranking import cosines
 from edgedistill.objectives.targets import Targets
 
@@ -44,7 +44,8 @@ class CongenLoss(nn.Module):
     def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float, alpha: float) -> None:
         super().__init__()
         self.queue = Queue(queue, dims)
-        self.tau_student, self.tau_teacher = tau_student, tau_teacher
+        self.tau_student = tau_student
+        self.tau_teacher = tau_teacher
         self.read = slice(int(alpha == 0), 2 - int(alpha == 1))
         self.weights = [alpha, 1 - alpha] if 0 < alpha < 1 else [1.0]
 

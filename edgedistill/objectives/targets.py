@@ -23,11 +23,7 @@ class Targets(NamedTuple):
     labels: Any = None
     logits: Any = None
 
-    def map(self, of: Callable[[Any], Any]) -> Targets:
+    def map(self, change: Callable[[Any], Any]) -> Targets:
         """The same of every array."""
-        rest = (None if array is None else of(array) for array in self[1:])
-        return Targets(tuple(map(of, self.embeddings)), *rest)
-
-    def embeddings_map(self, of: Callable[[Any], Any]) -> Targets:
-        """The same of the embeddings; scores have no dimensions."""
-        return self._replace(embeddings=tuple(map(of, self.embeddings)))
+        rest = (None if array is None else change(array) for array in self[1:])
+        return Targets(tuple(map(change, self.embeddings)), *rest)

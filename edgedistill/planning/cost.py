@@ -33,13 +33,15 @@ TOKENS = 16  # of the timed query: about the median of a search query or a short
 def costs(specs: list[recipe.Recipe], session: Session) -> list[Cost]:
     """The costs of several recipes. Warnings go to the log.
 
-    The corpora are built and cached; nothing is embedded or trained. `size_bytes` and `p50_ms` are of the
+    The corpora are built, tokenized and cached, and the session's reading is told what the student would not
+    read; nothing is embedded or trained. `size_bytes` and `p50_ms` are of the
     graph of the initial student in every precision, for a text of TOKENS tokens. Those of a large or deep
     student are not measured: the sizes are computed from its parameters, and neither a latency nor a training
     time is given. Raises one UserError with the problems of all recipes before anything is measured; see
     `open_recipe`.
     """
-    problems, whole = Problems(), list[Opened]()
+    problems = Problems()
+    whole = []
     names = [f"{spec.name}: " if len(specs) > 1 else "" for spec in specs]
     for spec, name in zip(specs, names, strict=True):
         with problems.collect(name):
@@ -53,7 +55,9 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[Cost]:
 
 def _cost(opened: Opened, session: Session) -> Cost:
     """The cost of one recipe."""
-    student, corpus, labelled = opened.student.module, opened.texts, opened.labelled
+    student = opened.student.module
+    corpus = opened.texts
+    labelled = opened.labelled
     missing = teacher_cache.passes(opened, session)
     samples = training_time.training_samples(opened)
     cost: Cost = {
@@ -63,12 +67,15 @@ def _cost(opened: Opened, session: Session) -> Cost:
         **_of_graphs(opened),
     }
     if labelled is not None:
-        head, task = labelled.new_classifier(student), labelled.task
+        head = labelled.new_classifier(student)
+        task = labelled.task
         samples += labelled.samples
         cost["parameters"] = classifier.parameters(cost["parameters"], head)
         cost["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
         if labelled.tagger is not None:  # the most that the transfer set can hold
             cost["labelled"]["transfer"] = labelled.rows
+    for tokens in teacher_cache.token_passes(opened, session):
+        tokens.open()
     if corpus is not None:
         cost["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
         cost["teacher_texts"] = sum(texts.missing for texts in missing)
@@ -81,7 +88,8 @@ def _cost(opened: Opened, session: Session) -> Cost:
 
 def _of_graphs(opened: Opened) -> Cost:
     """Size and latency of the initial student's graphs; of a large or deep one only a computed size."""
-    student, tokens = opened.student.module, len(opened.student.tokenizer)
+    student = opened.student.module
+    tokens = len(opened.student.tokenizer)
     if not training_time.is_measured(student):
         total = kinds.parameters(student)["total"]
         sizes = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
@@ -90,10 +98,7 @@ def _of_graphs(opened: Opened) -> Cost:
     samples = random.integers(0, tokens, (SAMPLES, TOKENS)).tolist()
     queries = random.integers(0, min(100, tokens), (QUERIES, TOKENS)).tolist()
     sizes, rounds = size_and_latency(student, PRECISIONS, samples, queries, 0, MOST_SECONDS)
-    return {
-        "size_bytes": sizes,
-        "p50_ms": {name: round(min(medians), 3) for name, medians in rounds.items()},
-    }
+    return {"size_bytes": sizes, "p50_ms": {name: round(min(ms), 3) for name, ms in rounds.items()}}
 
 
 def size_and_latency(
@@ -109,7 +114,9 @@ def size_and_latency(
     Activations are measured on `samples`, `queries` are timed; both are token ids. `threads` and `limit` are
     as in `graph_medians_ms`.
     """
-    fp32, sizes, rounds = graph.build(student.eval()), dict[str, int](), dict[str, list[float]]()
+    fp32 = graph.build(student.eval())
+    sizes = {}
+    rounds = {}
     for name in precisions:
         # rounding by samples takes long, and changes neither the size nor the latency of w4
         model = quantization.convert(
@@ -125,20 +132,18 @@ def graph_medians_ms(
     """Milliseconds of a text in a graph, as `medians_ms`. `ids` are the token ids of some texts. With 0
     threads, onnxruntime chooses their number."""
     session = onnx_session.open_session(model, threads, "cpu")
-
-    def run(row: np.ndarray) -> None:
-        inputs = {"input_ids": row, "attention_mask": np.ones_like(row)}
-        session.run(["sentence_embedding"], inputs, onnx_session.RUN_OPTIONS)
-
-    return medians_ms(run, [np.array([row], np.int64) for row in ids], limit)
+    outputs = ["sentence_embedding"]
+    rows = [np.array([row], np.int64) for row in ids]
+    inputs = [{"input_ids": row, "attention_mask": np.ones_like(row)} for row in rows]
+    return medians_ms(lambda row: session.run(outputs, row, onnx_session.RUN_OPTIONS), inputs, limit)
 
 
 def medians_ms(call: Callable[[Any], object], items: Sequence[Any], limit: float = math.inf) -> list[float]:
     """The median milliseconds of a call in each of ROUNDS rounds over the items: over all, or over as many as
     take `limit` seconds in all rounds together, and one at least."""
-    medians = list[float]()
+    medians = []
     for _ in range(ROUNDS):
-        times = list[float]()
+        times = []
         for item in items:
             start = time.perf_counter()
             call(item)
@@ -151,45 +156,39 @@ def medians_ms(call: Callable[[Any], object], items: Sequence[Any], limit: float
 
 def table(costs: Cost) -> str:
     """The cost of a recipe as a table."""
-    sheet = Table(title=costs["name"], title_justify="left", show_header=False)
-    for label, value in _rows(costs).items():
-        if value:
-            sheet.add_row(label, value)
-    lines = [plain(sheet)]
-    if "estimated_seconds" in costs:
-        seconds = costs["estimated_seconds"]
-        parts = ", ".join(f"{who} {duration(share)}" for who, share in seconds.items())
-        without = ", without the fine-tuning" if "labelled" in costs else ""
-        total = f"{duration(sum(seconds.values()))} ({parts}){without}"
-        lines.append(f"estimated training time on this machine: about {total}")
-    return "\n".join(lines)
-
-
-def _rows(costs: Cost) -> dict[str, str]:
-    """What the table shows, by its label; empty where there is none of it."""
-    parameters, texts, labelled = costs["parameters"], costs.get("texts"), costs.get("labelled")
+    parameters = costs["parameters"]
+    texts = costs.get("texts")
     shares = " + ".join(f"{parameters[name]:,} {name}" for name in ("embedding", "encoder", "head"))
     latencies = [f"{name} {significant(ms, 2)} ms" for name, ms in costs["p50_ms"].items()]
     p50 = f"{'  '.join(latencies)}  (a single text of {TOKENS} tokens)"
     if not latencies:
         p50 = "not measured: the student is too large or too deep for a check, as is its training time"
-    rows = {
-        "parameters": f"{parameters['total']:,} = {shares}",
-        "of the embedding": "",
-        "max input tokens": f"{costs['max_tokens']}; longer texts are truncated",
-        "graph": "  ".join(f"{name} {size / 1e6:.2f} MB" for name, size in costs["size_bytes"].items()),
-        "p50, initial student": p50,
-    }
+    rows = {"parameters": f"{parameters['total']:,} = {shares}"}
     if "words" in parameters:
         rows["of the embedding"] = f"{parameters['words']:,} token embedding table and its projection"
+    rows["max input tokens"] = f"{costs['max_tokens']}; longer texts are truncated"
+    rows["graph"] = "  ".join(f"{name} {size / 1e6:.2f} MB" for name, size in costs["size_bytes"].items())
+    rows["p50, initial student"] = p50
     if texts:
         rows["texts"] = f"{texts['train']:,} to train on, {texts['held_out']:,} held out"
         rows["teacher texts to embed"] = f"{costs['teacher_texts']:,}"
-    if labelled:
-        rows["labelled rows"] = ", ".join(f"{count:,} {split}" for split, count in labelled.items())
+    if "labelled" in costs:
+        counts = [f"{count:,} {split}" for split, count in costs["labelled"].items()]
+        rows["labelled rows"] = ", ".join(counts)
     if "training_samples" in costs:
         rows["training samples"] = f"{costs['training_samples']:,}"
-    return rows
+    sheet = Table(title=costs["name"], title_justify="left", show_header=False)
+    for row in rows.items():
+        sheet.add_row(*row)
+    seconds = costs.get("estimated_seconds")
+    if seconds is None:
+        return plain(sheet)
+    parts = ", ".join(f"{who} {duration(share)}" for who, share in seconds.items())
+    without = ", without the fine-tuning" if "labelled" in costs else ""
+    return (
+        f"{plain(sheet)}\nestimated training time here: about "
+        f"{duration(sum(seconds.values()))} ({parts}){without}"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -29,12 +29,15 @@ def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
 
 def check(spec: recipe.Recipe, data: Path | None) -> None:
     """Raises one UserError with all of these: globs that match no file, suites that cannot be read."""
-    problems, listed = Problems(), list(_patterns(spec))
+    problems = Problems()
+    listed = list(_patterns(spec))
     relative = [pattern for patterns, _ in listed for pattern in filter(file_patterns.is_relative, patterns)]
     if data is None and relative:
         more = f" and {len(relative) - 1} more" if relative[1:] else ""
-        way_out = f"give --data DIR or set EDGEDISTILL_DATA; the recipe {STARTER} is for your own texts"
-        problems.found.append(f"{spec.name}: reads {relative[0]!r}{more} in a data folder; {way_out}")
+        problems.found.append(
+            f"{spec.name}: reads {relative[0]!r}{more} in a data folder; give --data DIR or set "
+            f"EDGEDISTILL_DATA; the recipe {STARTER} is for your own texts"
+        )
         listed = []
     for patterns, place in listed:
         with problems.collect():

@@ -28,7 +28,8 @@ from edgedistill.training.trained_module import Accelerator
 
 TEACHER_SECONDS = 0.5  # of measuring, at most, but for the last chunk: a check answers at once
 # Of a student that a check measures. Layers count as often as they are applied.
-MOST_PARAMETERS, MOST_LAYERS = 30_000_000, 16
+MOST_PARAMETERS = 30_000_000
+MOST_LAYERS = 16
 TIMED_ROWS = 64  # of a timed batch, at most
 SAMPLE = 2_048  # texts of a corpus that are read
 CHUNK = 128  # texts that the teacher embeds at a time
@@ -37,7 +38,8 @@ CHUNK = 128  # texts that the teacher embeds at a time
 def training_samples(opened: Opened) -> int:
     """How many texts the student embeds in training, over all stages and epochs; every view of a text
     counts."""
-    spec, samples = opened.spec, 0
+    spec = opened.spec
+    samples = 0
     for stage, ahead in zip(spec.distilling, opened.stages, strict=True):
         samples += steps(stage, ahead.training) * stage.batch * stage.views(spec.rows_of(stage))
     return samples
@@ -49,28 +51,23 @@ def estimate_seconds(opened: Opened, missing: list[TeacherPass], session: Sessio
     Takes a second or two, but for a teacher in int8 whose graph is not cached yet: it is made, and training
     will find it.
     """
-    accelerator = train.accelerator_for(opened.spec, session.device)
-    return {
-        "teacher": teacher_seconds(missing, replace(session, device=accelerator.device.type)),
-        "student": student_seconds(opened, accelerator),
-    }
-
-
-def teacher_seconds(missing: list[TeacherPass], session: Session) -> float:
-    """About how many seconds the teachers will take to embed what is missing."""
     flush_denormals()
+    accelerator = train.accelerator_for(opened.spec, session.device)
+    on_device = replace(session, device=accelerator.device.type)
     missing = [teacher_pass for teacher_pass in missing if teacher_pass.missing]
     for teacher_pass in missing:
-        teacher_pass.teacher.prepare(session)
+        teacher_pass.teacher.prepare(on_device)
     limit = TEACHER_SECONDS / max(1, len(missing))
-    return round(
-        sum(
-            teacher_pass.missing
-            * seconds_per_text(teacher_pass.teacher, sample(teacher_pass.corpus), session.device, limit)
-            for teacher_pass in missing
-        ),
-        3,
-    )
+    teacher = 0.0
+    student = 0.0
+    for teacher_pass in missing:
+        texts = sample(teacher_pass.corpus)
+        rate = seconds_per_text(teacher_pass.teacher, texts, on_device.device, limit)
+        teacher += teacher_pass.missing * rate
+    if samples := training_samples(opened):
+        with torch.random.fork_rng(devices=[]):
+            student = samples * _seconds_per_row(opened, accelerator)
+    return {"teacher": round(teacher, 3), "student": round(student, 3)}
 
 
 def sample(corpus: Corpus) -> list[str]:
@@ -82,24 +79,17 @@ def seconds_per_text(teacher: Embeds, texts: list[str], device: str, limit: floa
     """Seconds in which a teacher embeds one of these texts, the median over chunks of them: other work on the
     machine delays some. They are measured for at most about `limit` seconds."""
     teacher.embed(texts[:2], device, True)  # builds the graph
-    done, measured = 0, list[float]()
+    done = 0
+    measured = []
     while done < len(texts) and (done == 0 or limit > 0):
-        chunk, started = texts[done : done + (CHUNK if done else 16)], time.perf_counter()
+        chunk = texts[done : done + (CHUNK if done else 16)]
+        started = time.perf_counter()
         teacher.embed(chunk, device, True)
-        done, seconds = done + len(chunk), time.perf_counter() - started
+        done = done + len(chunk)
+        seconds = time.perf_counter() - started
         measured.append(seconds / len(chunk))
         limit -= seconds
     return float(np.median(measured))
-
-
-def student_seconds(opened: Opened, accelerator: Accelerator) -> float:
-    """Seconds of the distillation stages: those of a text, times the texts."""
-    samples = training_samples(opened)
-    if not samples:
-        return 0.0
-    flush_denormals()
-    with torch.random.fork_rng(devices=[]):
-        return round(samples * _seconds_per_row(opened, accelerator), 3)
 
 
 def is_measured(student: nn.Module) -> bool:
@@ -112,12 +102,18 @@ def is_measured(student: nn.Module) -> bool:
 
 
 def _seconds_per_row(opened: Opened, accelerator: Accelerator) -> float:
-    """Seconds in which a copy of the student learns from one text: a batch of random tokens, the second of
-    two."""
-    device, length = accelerator.device, _mean_tokens(opened)
-    module = copy.deepcopy(opened.student.module).to(device).train().requires_grad_(True)
-    rows = min(TIMED_ROWS, *(stage.batch for stage in opened.spec.distilling))
-    ids = torch.randint(len(opened.student.tokenizer), (rows, length), device=device)
+    """Seconds in which a copy of the student learns from one text: a batch of random tokens, as many a text
+    as training reads on average, the second of two."""
+    stages = opened.spec.distilling
+    texts = list[str]()
+    for ahead in opened.stages:
+        for side in ahead.rows.sides:
+            texts += sample(side)[:CHUNK]
+    limited = opened.student.limited_tokenizer.limited(max(stage.max_tokens for stage in stages))
+    length = max(1, round(float(np.mean(list(map(len, limited.encoder()(texts)))))))
+    module = copy.deepcopy(opened.student.module).to(accelerator.device).train().requires_grad_(True)
+    rows = min(TIMED_ROWS, *(stage.batch for stage in stages))
+    ids = torch.randint(len(opened.student.tokenizer), (rows, length), device=accelerator.device)
     optimizer = torch.optim.AdamW(module.parameters())
     for _ in range(2):  # the first builds its kernels
         started = time.perf_counter()
@@ -127,15 +123,3 @@ def _seconds_per_row(opened: Opened, accelerator: Accelerator) -> float:
         optimizer.step()
         optimizer.zero_grad()
     return (time.perf_counter() - started) / rows
-
-
-def _mean_tokens(opened: Opened) -> int:
-    """Tokens of a text that training reads, on average."""
-    most = max(stage.max_tokens for stage in opened.spec.distilling)
-    encode = opened.student.limited_tokenizer.limited(most).encoder()
-    texts = list[str]()
-    for ahead in opened.stages:
-        for side in ahead.rows.sides:
-            texts += sample(side)[:CHUNK]
-    lengths = [len(ids) for ids in encode(texts)]
-    return max(1, round(float(np.mean(lengths))))

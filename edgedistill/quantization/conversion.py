@@ -1,23 +1,26 @@
-"""fp32 graph -> the same graph, with the same inputs and outputs, in another precision, whole or except for
-some of its weights."""
+"""fp32 graph -> the same graph, with the same inputs and outputs, in another precision. Where int8 alone
+loses too much, the products that lose most stay in w8 (qdq: float32), as few as it takes."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
 
-import onnx
-from onnx import helper
+from onnx import ModelProto
 
-from edgedistill.precisions import known_precisions
-from edgedistill.quantization.sample_texts import TokenIds
+from edgedistill.precisions import PRECISIONS, known_precisions
+from edgedistill.quantization import int8, qdq, w8
+from edgedistill.quantization.graph_editor import Converter
+from edgedistill.quantization.sample_texts import TokenIds, agreement, embeddings
 
-READERS = ("MatMul", "Gather", "LSTM", "Slice", "Reshape")  # of the weights that a precision may convert
+# how products are replaced, and what is made of those that lose most
+MIXED: dict[str, tuple[type[int8.Products], Converter]] = {
+    "int8": (int8.Products, w8.convert),
+    "qdq": (qdq.Products, lambda model: model),
+}
+LARGEST_SHARE = 0.5  # of the products; a graph that needs more in w8 should be w8
 
-Converter = Callable[[onnx.ModelProto], onnx.ModelProto]
 
-
-def convert(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) -> onnx.ModelProto:
+def convert(model: ModelProto, precision: str, samples: TokenIds = ()) -> ModelProto:
     """The graph in another precision; `fp32` returns it unchanged.
 
     `samples` are token ids of texts for precisions that measure activations; without them these round less
@@ -26,9 +29,8 @@ def convert(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) -> o
     return converter(model, precision, samples)(model)
 
 
-def converter(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) -> Converter:
-    """`convert` for this graph and for the same graph with some constants skipped, with activations measured
-    only once."""
+def converter(model: ModelProto, precision: str, samples: TokenIds = ()) -> Converter:
+    """`convert` for this graph and for others of its products, with activations measured only once."""
     known_precisions([precision])
     if precision == "fp32":
         return lambda graph: graph
@@ -37,39 +39,30 @@ def converter(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) ->
     return conversion
 
 
-def convert_except(convert: Converter, model: onnx.ModelProto, skip: Iterable[str]) -> onnx.ModelProto:
-    """`convert(model)`, with the constants named in `skip` and the nodes that read them left as they are.
+def within_limit(
+    model: ModelProto, precision: str, samples: TokenIds, ids: TokenIds
+) -> tuple[ModelProto, list[str]]:
+    """The graph in a precision, as a bundle has it, and the names of the products that int8 leaves in w8, and
+    qdq in float32.
 
-    Converters look for constants, so these are inputs of the graph while a converter runs. An LSTM has two
-    matrices and is converted whole or not at all: naming one is enough. Raises KeyError for a name that is no
-    constant of the graph.
+    There are none where all of them in 8 bits keep the cosine to float32 that the precision requires of the
+    texts `ids`, and none where too many would have to stay. Activations are measured on the token ids
+    `samples`.
     """
-    names = set(skip)
-    constants = {constant.name: constant for constant in model.graph.initializer}
-    if unknown := names - constants.keys():
-        raise KeyError(f"no constants of this graph: {', '.join(sorted(unknown))}")
-    for node in model.graph.node:
-        if node.op_type == "LSTM" and names & set(node.input[1:3]):
-            names |= set(node.input[1:3])
-    hidden = onnx.ModelProto()
-    hidden.CopyFrom(model)
-    for name in sorted(names):
-        hidden.graph.initializer.remove(constants[name])
-        hidden.graph.input.append(
-            helper.make_tensor_value_info(name, constants[name].data_type, constants[name].dims)
-        )
-    quantized = convert(hidden)
-    inputs = [entry for entry in quantized.graph.input if entry.name not in names]
-    del quantized.graph.input[:]
-    quantized.graph.input.extend(inputs)
-    quantized.graph.initializer.extend(constants[name] for name in sorted(names))
-    return quantized
-
-
-def converted(model: onnx.ModelProto, quantized: onnx.ModelProto) -> list[str]:
-    """The weights that a conversion converted, in the order of the graph."""
-    matrices = {constant.name for constant in model.graph.initializer if len(constant.dims) > 1}
-    changed = matrices - {constant.name for constant in quantized.graph.initializer}
-    # the data of a lookup; the matrix of a product; W of an LSTM, whose R goes with it
-    read = [name for node in model.graph.node if node.op_type in READERS for name in node.input[:2]]
-    return [name for name in dict.fromkeys(read) if name in changed]
+    if precision not in MIXED:
+        return convert(model, precision, samples), []
+    products, rest = MIXED[precision]
+    largest = int8.measure(model, samples)
+    quantized = products(model, largest).converted()
+    required, expected = PRECISIONS[precision].single_cosine, embeddings(model, ids)
+    if agreement(quantized, expected, ids)[1] >= required:
+        return quantized, []
+    lost = int8.product_errors(model, largest, ids)
+    ranked, count = sorted(lost, key=lambda name: -lost[name]), 1
+    while count <= LARGEST_SHARE * len(ranked):
+        kept = ranked[:count]
+        mixed = rest(products(model, largest, kept).converted())
+        if agreement(mixed, expected, ids)[1] >= required:
+            return mixed, kept
+        count *= 2
+    return quantized, []

@@ -13,13 +13,15 @@ between two nodes that stay in float32, and multiplies weights below float16's s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from numpy import ndarray
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
-from edgedistill.quantization.conversion import Converter
 from edgedistill.quantization.eight_bits import SMALLEST
-from edgedistill.quantization.graph_editor import GraphEditor, is_product, new_node
+from edgedistill.quantization.graph_editor import Converter, GraphEditor, is_product, new_node
 from edgedistill.quantization.sample_texts import TokenIds, values_of
 
 LARGEST = 65504.0
@@ -35,31 +37,30 @@ IN_FLOAT16 = ("MatMul", *ELEMENTWISE, *MOVING)
 Largest = dict[str, float]  # the largest absolute value of each float32 value, by its name
 
 
-def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+def converter(model: ModelProto, samples: TokenIds) -> Converter:
     """The graph -> the graph in float16, with activations measured on token ids of texts; without them only
     weights decide what stays float32."""
     largest = measure(model, samples)
     return lambda graph: _Float16(graph, largest).convert()
 
 
-def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
+def measure(model: ModelProto, samples: TokenIds) -> Largest:
     """The largest absolute values on the samples; empty without them."""
     if not len(samples):
         return {}
-    watched = onnx.ModelProto()
+    watched = ModelProto()
     watched.CopyFrom(model)
     largest = dict.fromkeys(sorted(_values_of_type(model, TensorProto.FLOAT)), 0.0)
-    outputs = {name: f"largest {name}" for name in largest}
-    for name, output in outputs.items():
-        watched.graph.node.append(helper.make_node("Abs", [name], [f"{output} all"]))
-        watched.graph.node.append(helper.make_node("ReduceMax", [f"{output} all"], [output], keepdims=0))
-    for _, values in values_of(watched, list(outputs.values()), samples):
-        for name, output in outputs.items():
-            largest[name] = float(np.maximum(largest[name], values[output]))  # keeps NaN
+    for name in largest:
+        watched.graph.node.append(new_node("Abs", [name], f"absolute {name}"))
+        watched.graph.node.append(new_node("ReduceMax", [f"absolute {name}"], f"largest {name}", keepdims=0))
+    for _, values in values_of(watched, [f"largest {name}" for name in largest], samples):
+        for name, before in largest.items():
+            largest[name] = float(np.maximum(before, values[f"largest {name}"]))  # keeps NaN
     return largest
 
 
-def simulated(model: onnx.ModelProto) -> onnx.ModelProto:
+def simulated(model: ModelProto) -> ModelProto:
     """A converted graph in float32 whose every float16 value is rounded to float16, as a device with float16
     kernels computes it.
 
@@ -72,30 +73,30 @@ def simulated(model: onnx.ModelProto) -> onnx.ModelProto:
         if constant.data_type == TensorProto.FLOAT16:
             editor.replace(name, flushed(numpy_helper.to_array(constant)))
 
-    def rounded(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def rounded(editor: GraphEditor, node: NodeProto) -> list[NodeProto]:
         nodes = [node]
         if node.op_type == "Cast" and node.output[0] in half:
             node.attribute[0].i = TensorProto.FLOAT
         for at, name in enumerate(node.output):
             if name in half:
-                exact, short = f"{name}_exact", f"{name}_rounded"
-                node.output[at] = exact
-                nodes.append(helper.make_node("Cast", [exact], [short], to=TensorProto.FLOAT16))
-                nodes.append(helper.make_node("Cast", [short], [name], to=TensorProto.FLOAT))
+                node.output[at] = exact = f"{name}_exact"
+                nodes.append(new_node("Cast", [exact], f"{name}_rounded", to=TensorProto.FLOAT16))
+                restored = f"{name}_restored"
+                nodes.append(new_node("Cast", [f"{name}_rounded"], name, restored, to=TensorProto.FLOAT))
         return nodes
 
     editor.rewrite(rounded)
     return editor.finish()
 
 
-def flushed(array: np.ndarray) -> np.ndarray:
+def flushed(array: ndarray) -> ndarray:
     """float32 -> the nearest numbers of float16, those below its smallest normal number zero; float32
     again."""
     half = array.astype(np.float16).astype(np.float32)
     return np.where(np.abs(half) < SMALLEST_NORMAL, np.float32(0), half)
 
 
-def holds(array: np.ndarray, axis: int | None = None) -> bool:
+def holds(array: ndarray, axis: int | None = None) -> bool:
     """Whether float16 holds the numbers of an array: none is beyond its end, and few of those that matter are
     below its start.
 
@@ -112,26 +113,22 @@ def holds(array: np.ndarray, axis: int | None = None) -> bool:
 class _Float16:
     """A graph on its way to float16, node by node; `half` holds the values that are float16 by now."""
 
-    def __init__(self, model: onnx.ModelProto, largest: Largest) -> None:
+    def __init__(self, model: ModelProto, largest: Largest) -> None:
         self.editor = GraphEditor(model)
-        inputs = {
-            value.name for value in model.graph.input if value.type.tensor_type.elem_type == TensorProto.FLOAT
-        }
-        constants = {
-            constant.name for constant in model.graph.initializer if constant.data_type == TensorProto.FLOAT
-        }
-        self.floats = inputs | constants | _values_of_type(model, TensorProto.FLOAT)
+        # float32, but for constants: inputs, where a conversion skips constants, and what nodes compute
+        self.floats = _of_type(model.graph.input, TensorProto.FLOAT)
+        self.floats |= _values_of_type(model, TensorProto.FLOAT)
         self.largest = largest
         self.half: set[str] = set()
         self.outputs = {output.name for output in model.graph.output}
-        self.nodes: list[onnx.NodeProto] = []  # that take the place of the node at hand
+        self.nodes: list[NodeProto] = []  # that take the place of the node at hand
         self.casts: set[str] = set()
 
-    def convert(self) -> onnx.ModelProto:
+    def convert(self) -> ModelProto:
         self.editor.rewrite(self._rewrite)
         return self.editor.finish()
 
-    def _rewrite(self, editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _rewrite(self, editor: GraphEditor, node: NodeProto) -> list[NodeProto]:
         self.nodes = []
         if self._is_half(node):
             self._add_half(node)
@@ -140,19 +137,19 @@ class _Float16:
             self.nodes.append(node)
         return self.nodes
 
-    def _is_half(self, node: onnx.NodeProto) -> bool:
+    def _is_half(self, node: NodeProto) -> bool:
         """A product with a matrix, a lookup in a table, the mask, or a node that reads nothing but float16;
         float16 must hold what it handles."""
         if node.op_type == "Cast" and node.input[0].startswith("attention_mask"):
             return node.output[0] in self.floats  # 0 and 1
-        read = [name for name in node.input if name in self.floats]
-        constants = [name for name in read if self.editor.array(name) is not None]
-        computed = [name for name in read if name not in constants]
-        if node.op_type not in IN_FLOAT16 or not read or not all(map(self._fits, [*read, *node.output])):
+        constants = [name for name in node.input if self.editor.array(name) is not None]
+        computed = [name for name in node.input if name in self.floats]
+        handled = [*constants, *computed, *node.output]
+        if node.op_type not in IN_FLOAT16 or not constants + computed or not all(map(self._fits, handled)):
             return False
         if is_product(node, self.editor.constants):
             return True
-        return all(name in self.half for name in computed) and bool(computed or node.op_type in MOVING)
+        return self.half.issuperset(computed) and bool(computed or node.op_type in MOVING)
 
     def _fits(self, name: str) -> bool:
         array = self.editor.array(name)
@@ -162,20 +159,17 @@ class _Float16:
             return holds(array)
         return bool(np.abs(array).max(initial=0) <= LARGEST)  # a small bias is lost in its sum anyway
 
-    def _add_half(self, node: onnx.NodeProto) -> None:
+    def _add_half(self, node: NodeProto) -> None:
         node.input[:] = [self._as_half(name) for name in node.input]
         if node.op_type == "Cast":
             node.attribute[0].i = TensorProto.FLOAT16
         self.nodes.append(node)
+        outputs = self.outputs & self.floats
+        self.half |= self.floats.intersection(node.output) - outputs
         for at, name in enumerate(node.output):
-            if name not in self.floats:
-                continue
-            if name not in self.outputs:
-                self.half.add(name)
-                continue
-            node.output[at] = half = f"{name}_half"
-            cast = helper.make_node("Cast", [half], [name], name=f"{name}_cast", to=TensorProto.FLOAT)
-            self.nodes.append(cast)
+            if name in outputs:
+                node.output[at] = half = f"{name}_half"
+                self.nodes.append(new_node("Cast", [half], name, f"{name}_cast", to=TensorProto.FLOAT))
 
     def _as_half(self, name: str) -> str:
         array = self.editor.array(name)
@@ -197,7 +191,7 @@ class _Float16:
             return self._cast(self._constant(name, array), f"{name}_float", TensorProto.FLOAT)
         return self._cast(name, f"{name}_float", TensorProto.FLOAT) if name in self.half else name
 
-    def _constant(self, name: str, array: np.ndarray) -> str:
+    def _constant(self, name: str, array: ndarray) -> str:
         return self.editor.constant(array.astype(np.float16), f"{name}_fp16")
 
     def _cast(self, name: str, out: str, to: int) -> str:
@@ -207,9 +201,12 @@ class _Float16:
         return out
 
 
-def _values_of_type(model: onnx.ModelProto, kind: int) -> set[str]:
+def _values_of_type(model: ModelProto, kind: int) -> set[str]:
     """The names of all values that nodes compute in a type of TensorProto."""
     computed = {name for node in model.graph.node for name in node.output}
     graph = onnx.shape_inference.infer_shapes(model).graph
-    typed = [*graph.value_info, *graph.output]
-    return computed & {value.name for value in typed if value.type.tensor_type.elem_type == kind}
+    return computed & _of_type([*graph.value_info, *graph.output], kind)
+
+
+def _of_type(values: Iterable[ValueInfoProto], kind: int) -> set[str]:
+    return {value.name for value in values if value.type.tensor_type.elem_type == kind}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from numpy import ndarray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from edgedistill.runtime import similarity
+
+Converter = Callable[[ModelProto], ModelProto]
 
 MICROSOFT = "com.microsoft"
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
@@ -21,7 +24,7 @@ MOVING = ("Reshape", "Transpose")
 PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention", *RECURRENT)
 
 
-def is_product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
+def is_product(node: NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
     """Whether a node multiplies by a constant matrix, which is what precisions quantize."""
     return node.op_type == "MatMul" and node.input[1] in constants and len(constants[node.input[1]].dims) == 2
 
@@ -34,31 +37,32 @@ class Bias(NamedTuple):
 
 
 class GraphFacts:
-    """An fp32 graph, looked at before it is rewritten."""
+    """An fp32 graph, looked at before it is rewritten; its products but for those with weights to `skip`."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: ModelProto, skip: Collection[str] = ()) -> None:
         self.constants = {constant.name: constant for constant in model.graph.initializer}
         self.outputs = {output.name for output in model.graph.output}
-        self.products = [node for node in model.graph.node if is_product(node, self.constants)]
+        products = [node for node in model.graph.node if is_product(node, self.constants)]
+        self.products = [node for node in products if node.input[1] not in skip]
         self._writers = {name: node for node in model.graph.node for name in node.output}
-        self._readers = defaultdict[str, list[onnx.NodeProto]](list)
+        self._readers = defaultdict[str, list[NodeProto]](list)
         for node in model.graph.node:
             for name in node.input:
                 self._readers[name].append(node)
 
-    def writer(self, name: str) -> onnx.NodeProto | None:
+    def writer(self, name: str) -> NodeProto | None:
         """The node that computes a value, moving its numbers left out; None for inputs and constants."""
         node = self._writers.get(name)
         while node is not None and node.op_type in MOVING:
             node = self._writers.get(node.input[0])
         return node
 
-    def reader(self, name: str) -> onnx.NodeProto | None:
+    def reader(self, name: str) -> NodeProto | None:
         """The node that reads a value, where there is only one and the value is no output."""
         readers = self._readers[name]
         return readers[0] if len(readers) == 1 and name not in self.outputs else None
 
-    def bias(self, product: onnx.NodeProto) -> Bias | None:
+    def bias(self, product: NodeProto) -> Bias | None:
         """The bias (N,) that is added to a product, where nothing else reads the product."""
         add = self.reader(product.output[0])
         if add is None or add.op_type != "Add":
@@ -71,22 +75,22 @@ class GraphFacts:
 class GraphEditor:
     """A copy of a graph whose nodes are being replaced; `finish` drops constants that are no longer used."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: ModelProto) -> None:
         self.model = copy.deepcopy(model)
         self.constants = {constant.name: constant for constant in self.model.graph.initializer}
 
-    def array(self, name: str) -> np.ndarray | None:
+    def array(self, name: str) -> ndarray | None:
         """The values of a float constant; None for anything else."""
         constant = self.constants.get(name)
         if constant is None or constant.data_type != TensorProto.FLOAT:
             return None
         return numpy_helper.to_array(constant)
 
-    def weight(self, node: onnx.NodeProto) -> np.ndarray | None:
+    def weight(self, node: NodeProto) -> ndarray | None:
         """The constant matrix (K, N) that a node multiplies by; None for anything else."""
         return self.array(node.input[1]) if is_product(node, self.constants) else None
 
-    def constant(self, array: np.ndarray, name: str) -> str:
+    def constant(self, array: ndarray, name: str) -> str:
         """Write a constant; returns its name, another than this where the graph has other values under it.
 
         Writers number their constants, width_24, and quantizers name theirs after sizes.
@@ -96,11 +100,11 @@ class GraphEditor:
             new.name += "_"
         return new.name
 
-    def replace(self, name: str, array: np.ndarray) -> None:
+    def replace(self, name: str, array: ndarray) -> None:
         """Give a constant other values."""
         self.constants[name] = numpy_helper.from_array(array, name)
 
-    def rewrite(self, rule: Callable[[GraphEditor, onnx.NodeProto], list[onnx.NodeProto] | None]) -> None:
+    def rewrite(self, rule: Callable[[GraphEditor, NodeProto], list[NodeProto] | None]) -> None:
         """Replace each node by the nodes that the rule returns; None keeps it."""
         nodes = []
         for node in self.model.graph.node:
@@ -109,7 +113,7 @@ class GraphEditor:
         del self.model.graph.node[:]
         self.model.graph.node.extend(nodes)
 
-    def finish(self) -> onnx.ModelProto:
+    def finish(self) -> ModelProto:
         """The graph without nodes and constants that nothing reads."""
         graph = self.model.graph
         wanted, kept = {output.name for output in graph.output}, []
@@ -127,54 +131,53 @@ class GraphEditor:
         return self.model
 
 
-def new_node(operator: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
-    """A node of one output, by whose name it is called."""
-    return helper.make_node(operator, inputs, [output], name=output, **attributes)
+def new_node(
+    operator: str, inputs: list[str], output: str, name: str | None = None, **attributes: Any
+) -> NodeProto:
+    """A node of one output, by whose name it is called unless it has another."""
+    return helper.make_node(operator, inputs, [output], name=name or output, **attributes)
 
 
-def product_in_blocks(
-    node: onnx.NodeProto, names: list[str], weight: np.ndarray, bits: int
-) -> onnx.NodeProto:
+def product_in_blocks(node: NodeProto, names: list[str], weight: ndarray, bits: int) -> NodeProto:
     """x · W as a MatMulNBits: symmetric, in blocks of 32 along the input. accuracy_level 4 quantizes
     activations per row and block. `names` are those of x, of the packed weights and of their scales."""
-    shape = {"K": weight.shape[0], "N": weight.shape[1], "bits": bits, "block_size": 32, "accuracy_level": 4}
-    return helper.make_node(
-        "MatMulNBits", names, list(node.output), name=node.name, domain=MICROSOFT, **shape
-    )
+    inputs, outputs = weight.shape
+    sizes = {"K": inputs, "N": outputs, "bits": bits, "block_size": 32, "accuracy_level": 4}
+    return new_node("MatMulNBits", names, node.output[0], node.name, domain=MICROSOFT, **sizes)
 
 
-def left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[dict[str, str], float]:
+def left_in_float32(fp32: ModelProto, quantized: ModelProto) -> tuple[dict[str, str], float]:
     """({weight: the operator that reads it} of the products that a conversion left in float32, their share of
     all products' weights).
 
     Products are all operators whose weights a precision should convert, not only those that the converters
     know. The share is 1 where there are none, and no constant was converted either.
     """
-    before, after = (
-        {constant.name: constant for constant in model.graph.initializer} for model in (fp32, quantized)
-    )
-    operators = {
-        name: node.op_type
-        for node in fp32.graph.node
-        if node.op_type in PRODUCTS
-        for name in node.input[:3]  # what follows are biases
-        if name in before and before[name].data_type == TensorProto.FLOAT and len(before[name].dims) > 1
+    sizes = {
+        constant.name: math.prod(constant.dims)
+        for constant in fp32.graph.initializer
+        if constant.data_type == TensorProto.FLOAT and len(constant.dims) > 1
     }
+    operators = {name: operator for name, operator in _multiplied(fp32) if name in sizes}
     if not operators:
-        return {}, float(before.keys() == after.keys())
+        names, others = ({constant.name for constant in m.graph.initializer} for m in (fp32, quantized))
+        return {}, float(names == others)
     # a matrix may be restored before it is multiplied with; those of a recurrence always are
     read = {
-        name.removesuffix("" if node.op_type in RECURRENT else "_float")
-        for node in quantized.graph.node
-        if node.op_type in PRODUCTS
-        for name in node.input[:3]
+        name.removesuffix("" if operator in RECURRENT else "_float")
+        for name, operator in _multiplied(quantized)
     }
     left = {name: operator for name, operator in operators.items() if name in read}
-    sizes = {name: math.prod(before[name].dims) for name in operators}
-    return left, sum(sizes[name] for name in left) / sum(sizes.values())
+    return left, sum(sizes[name] for name in left) / sum(sizes[name] for name in operators)
 
 
-def not_finite(model: onnx.ModelProto) -> str | None:
+def _multiplied(model: ModelProto) -> list[tuple[str, str]]:
+    """(what a product reads but for its biases, its operator)."""
+    products = [node for node in model.graph.node if node.op_type in PRODUCTS]
+    return [(name, node.op_type) for node in products for name in node.input[:3]]
+
+
+def not_finite(model: ModelProto) -> str | None:
     """The first constant with a value that is NaN or infinite: its name, row and value; None where there is
     none.
 

@@ -16,17 +16,22 @@ file gives the same everywhere, and has 8 bits where others take 7.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
+from numpy import ndarray
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from edgedistill.quantization import eight_bits
-from edgedistill.quantization.conversion import Converter
-from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, GraphFacts, is_product, new_node
+from edgedistill.quantization.graph_editor import (
+    MICROSOFT,
+    Converter,
+    GraphEditor,
+    GraphFacts,
+    is_product,
+    new_node,
+)
 from edgedistill.quantization.sample_texts import TokenIds, activations
 
 # A few channels of a transformer's activations are many times as large as the others. One scale for all of
@@ -43,10 +48,10 @@ PAIR = 127  # 255 · (w₀ + w₁) < 2¹⁵ where weights of one sign add up to 
 TINY = 1e-12
 
 # the largest absolute value (K,) of each channel of an activation, by its name
-Largest = dict[str, np.ndarray]
+Largest = dict[str, ndarray]
 
 
-def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_weights(weight: ndarray) -> tuple[ndarray, ndarray]:
     """(K, N) -> int8 (K, N) and the scale of each column (N,): no pair of rows 2k, 2k + 1 can saturate 16
     bits."""
     even = weight[0::2]
@@ -60,32 +65,27 @@ def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.round(weight / scale).astype(np.int8), scale.astype(np.float32)
 
 
-def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
-    """`convert`, with channels measured on token ids of texts; without them all activations get a scale for
-    each row."""
-    return partial(convert, largest=measure(model, samples))
+def converter(model: ModelProto, samples: TokenIds) -> Converter:
+    """The graph -> the graph in int8, with channels measured on token ids of texts; without them all
+    activations get a scale for each row."""
+    largest = measure(model, samples)
+    return lambda graph: Products(graph, largest).converted()
 
 
-def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
+def measure(model: ModelProto, samples: TokenIds) -> Largest:
     """The largest absolute values of the inputs that have fixed scales, with headroom, over all tokens of the
     samples; nothing without samples."""
     names = [x for group in _groups(GraphFacts(model)) for x in group.inputs]
     if not names or not samples:
         return {}
-    largest = {name: np.array(TINY, np.float32) for name in names}
+    largest = dict.fromkeys(names, np.array(TINY, np.float32))
     for values in activations(model, names, samples):
         for name, rows in values.items():
             largest[name] = np.maximum(largest[name], np.abs(rows).max(0))
     return {name: values * HEADROOM for name, values in largest.items()}
 
 
-def convert(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
-    """The graph in int8, with what was measured on it, or on the same graph before some of its constants were
-    hidden."""
-    return Products(model, largest).converted()
-
-
-def product_errors(model: onnx.ModelProto, largest: Largest, ids: TokenIds) -> dict[str, float]:
+def product_errors(model: ModelProto, largest: Largest, ids: TokenIds) -> dict[str, float]:
     """What int8 loses in each product by itself, by the name of its weight.
 
     It is |y − x·W|² / |x·W|² over the rows of the texts `ids`.
@@ -99,17 +99,16 @@ def product_errors(model: onnx.ModelProto, largest: Largest, ids: TokenIds) -> d
             source, name = node.input
             weight = numpy_helper.to_array(facts.constants[name])
             expected = values[source] @ weight
-            error = ((_emulated(values[source], weight, channels.get(source)) - expected) ** 2).sum()
-            lost[name] = max(lost.get(name, 0.0), float(error / max((expected**2).sum(), TINY)))
+            error = _emulated(values[source], weight, channels.get(source)) - expected
+            share = (error**2).sum() / max((expected**2).sum(), TINY)
+            lost[name] = max(lost.get(name, 0.0), float(share))
     return lost
 
 
-def _emulated(x: np.ndarray, weight: np.ndarray, channels: _Channels | None) -> np.ndarray:
+def _emulated(x: ndarray, weight: ndarray, channels: _Channels | None) -> ndarray:
     """x·W (n, N) with both rounded as in the graph, but for the zero points behind GELU."""
-    factors = np.ones(len(weight), np.float32)
-    step = np.maximum(np.abs(x).max(1, keepdims=True), TINY) / 127
-    if channels is not None:
-        factors, step = channels.factors, np.asarray(channels.step)
+    rows = np.maximum(np.abs(x).max(1, keepdims=True), TINY) / 127
+    factors, step = channels or (np.ones(len(weight), np.float32), rows)
     values, scale = quantize_weights(weight * factors[:, None])
     integers = np.clip(np.rint(x / factors / step), -ZERO, ZERO - 1)
     return np.asarray((integers * step) @ (values * scale), np.float32)
@@ -118,7 +117,7 @@ def _emulated(x: np.ndarray, weight: np.ndarray, channels: _Channels | None) -> 
 class _Channels(NamedTuple):
     """How the channels of a product's input are scaled: divided by `factors` (K,), then by `step`."""
 
-    factors: np.ndarray
+    factors: ndarray
     step: float
 
 
@@ -141,8 +140,8 @@ def _channels(editor: GraphEditor, facts: GraphFacts, largest: Largest) -> dict[
     by_input: dict[str, _Channels] = {}
     for group in _groups(facts) if largest else ():
         most = np.max([largest[x] for x in group.inputs], axis=0)
-        weights = [editor.array(name) for name in group.weights]
-        factors = channel_factors(most, [weight for weight in weights if weight is not None])
+        arrays = map(editor.array, group.weights)
+        factors = channel_factors(most, [weight for weight in arrays if weight is not None])
         channels = _Channels(factors, float((most / factors).max()) / 127)
         by_input.update(dict.fromkeys(group.inputs, channels))
     return by_input
@@ -158,36 +157,35 @@ def _groups(facts: GraphFacts) -> list[_Group]:
     order of the graph."""
     groups: list[_Group] = []
     for node in facts.products:
-        x, weight = node.input
-        touched = [group for group in groups if x in group.inputs or weight in group.weights]
-        groups = [group for group in groups if group not in touched]
-        groups.append(_Group(_with(x, touched, 0), _with(weight, touched, 1)))
+        joined = _Group([], [])
+        for group in list(groups):
+            if node.input[0] in group.inputs or node.input[1] in group.weights:
+                groups.remove(group)
+                joined = _Group(joined.inputs + group.inputs, joined.weights + group.weights)
+        parts = zip(joined, node.input, strict=True)
+        groups.append(_Group(*(list(dict.fromkeys([*names, name])) for names, name in parts)))
     return [group for group in groups if any(_is_fixed(facts, x) for x in group.inputs)]
-
-
-def _with(name: str, touched: list[_Group], at: int) -> list[str]:
-    return list(dict.fromkeys([*(member for group in touched for member in group[at]), name]))
 
 
 def _is_fixed(facts: GraphFacts, x: str) -> bool:
     writer = facts.writer(x)
-    if writer is None:
+    if writer is None or is_product(writer, facts.constants):
         return False
-    is_attention = writer.op_type == "MatMul" and not is_product(writer, facts.constants)
-    return is_attention or writer.op_type == "LayerNormalization"
+    return writer.op_type in ("MatMul", "LayerNormalization")
 
 
 class Products:
-    """Replaces products one by one. An input that several products read is quantized once."""
+    """Replaces products one by one, but for those with weights to `skip`. An input that several products read
+    is quantized once."""
 
-    def __init__(self, model: onnx.ModelProto, largest: Largest) -> None:
-        self.editor, self.facts = GraphEditor(model), GraphFacts(model)
+    def __init__(self, model: ModelProto, largest: Largest, skip: Collection[str] = ()) -> None:
+        self.editor, self.facts, self.skip = GraphEditor(model), GraphFacts(model, skip), skip
         self.channels = _channels(self.editor, self.facts, largest)
         self.inputs: dict[str, Input] = {}
         self.absorbed: set[str] = set()  # by products: the outputs of the sums with their biases
-        self.nodes: list[onnx.NodeProto] = []
+        self.nodes: list[NodeProto] = []
 
-    def converted(self) -> onnx.ModelProto:
+    def converted(self) -> ModelProto:
         """The graph with all products replaced, and what else is large stored in 8 bits."""
         self.editor.rewrite(self._rewrite)
         eight_bits.store(self.editor)
@@ -198,11 +196,11 @@ class Products:
         operands = [source.values, weight, source.scale, scale, source.zero, *(["", bias] if bias else [])]
         self.add("MatMulIntegerToFloat", operands, output, domain=MICROSOFT)
 
-    def _rewrite(self, editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def _rewrite(self, editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
         if node.output[0] in self.absorbed:
             return []
         weight = editor.weight(node)
-        if weight is None:
+        if weight is None or node.input[1] in self.skip:
             return None
         self.nodes = []
         x, name = node.input
@@ -213,25 +211,26 @@ class Products:
         factors = self.channels[x].factors[:, None] if x in self.channels else np.float32(1)
         values, scale = quantize_weights(weight * factors)
         stored = self.constant(values, f"{name}_int8"), self.constant(scale, f"{name}_scale")
+        (output,) = node.output
         if source.rows is not None:
-            self.product(source, *stored, "", f"{node.output[0]}_product")
-            self.add("Mul", [f"{node.output[0]}_product", source.rows], node.output[0])
-        elif bias := self.facts.bias(node):
-            self.absorbed.add(bias.sum)
-            self.product(source, *stored, bias.constant, bias.sum)
-        else:
-            self.product(source, *stored, "", node.output[0])
+            self.product(source, *stored, "", f"{output}_product")
+            self.add("Mul", [f"{output}_product", source.rows], output)
+            return self.nodes
+        constant, output = self.facts.bias(node) or ("", output)
+        if constant:
+            self.absorbed.add(output)
+        self.product(source, *stored, constant, output)
         return self.nodes
 
     def _quantize(self, x: str) -> Input:
         if x in self.channels:
-            rows, zero, step = None, ZERO, self.channels[x].step
-            factors = self.constant((1 / self.channels[x].factors).astype(np.float32), f"{x}_factors")
-            even = self.add("Mul", [x, factors], f"{x}_even")
+            channels, rows, zero = self.channels[x], None, ZERO
+            step, factors = channels.step, (1 / channels.factors).astype(np.float32)
+            even = self.add("Mul", [x, self.constant(factors, f"{x}_factors")], f"{x}_even")
         else:
             writer = self.facts.writer(x)
-            zero = ZEROS.get(writer.op_type, ZERO) if writer is not None else ZERO
-            step = 1 / 127 if zero == ZERO else 1 / (255 - zero)
+            zero = ZERO if writer is None else ZEROS.get(writer.op_type, ZERO)
+            step = 1 / (255 - zero)
             rows = self._largest(x, zero, step)
             even = self.add("Div", [x, rows], f"{x}_even")
         scale = self.number(step), self.constant(np.uint8(zero), f"zero_{zero}")
@@ -251,7 +250,7 @@ class Products:
     def number(self, value: float) -> str:
         return self.constant(np.float32(value), f"number_{value:.9g}")
 
-    def constant(self, value: np.ndarray | np.generic, name: str) -> str:
+    def constant(self, value: ndarray | np.generic, name: str) -> str:
         return self.editor.constant(np.asarray(value), name)
 
     def add(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
@@ -259,7 +258,7 @@ class Products:
         return output
 
 
-def channel_factors(largest: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
+def channel_factors(largest: ndarray, weights: Sequence[ndarray]) -> ndarray:
     """What to divide each channel by (K,), from the largest activations (K,) and from all weights that read
     them, each (K, N).
 

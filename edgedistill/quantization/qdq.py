@@ -5,28 +5,22 @@ compute the same in float32.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
-import onnx
+from onnx import ModelProto, numpy_helper
 
 from edgedistill.quantization import int8
-from edgedistill.quantization.conversion import Converter
-from edgedistill.quantization.int8 import Input, Largest
+from edgedistill.quantization.graph_editor import Converter
+from edgedistill.quantization.int8 import Input
 from edgedistill.quantization.sample_texts import TokenIds
 
 
-def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
-    """`convert`, with channels measured on token ids of texts, see `int8`."""
-    return partial(convert, largest=int8.measure(model, samples))
+def converter(model: ModelProto, samples: TokenIds) -> Converter:
+    """The graph -> the graph in operators of ai.onnx alone, with channels measured on token ids of texts."""
+    largest = int8.measure(model, samples)
+    return lambda graph: Products(graph, largest).converted()
 
 
-def convert(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
-    """The graph in operators of ai.onnx alone, with what int8 measured on it."""
-    return _Products(model, largest).converted()
-
-
-class _Products(int8.Products):
+class Products(int8.Products):
     def product(self, source: Input, weight: str, scale: str, bias: str, output: str) -> None:
         """A product of what was rounded to 8 bits, in float32.
 
@@ -39,7 +33,6 @@ class _Products(int8.Products):
         if not bias:
             self.add("MatMul", [x, restored], output)
             return
-        array = self.editor.array(bias)
-        assert array is not None
+        array = numpy_helper.to_array(self.editor.constants[bias])
         negative = self.constant(np.negative(array), f"{bias}_negative")
         self.add("Sub", [self.add("MatMul", [x, restored], f"{output}_product"), negative], output)

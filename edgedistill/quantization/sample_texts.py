@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
-from onnx import helper
+from numpy import ndarray
+from onnx import ModelProto, helper
 
 from edgedistill import files, machine
 from edgedistill.runtime.golden_file import golden_texts
@@ -77,8 +77,8 @@ def suite_sentences() -> list[str]:
 
 
 def values_of(
-    model: onnx.ModelProto, names: Sequence[str], ids: TokenIds, threads: int = 1
-) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
+    model: ModelProto, names: Sequence[str], ids: TokenIds, threads: int = 1
+) -> Iterator[tuple[list[int], dict[str, ndarray]]]:
     """For each batch, the indices of its texts and the values of those names.
 
     A batch has one length: padding would count as input. Texts without tokens are left out. A graph of pairs
@@ -87,7 +87,7 @@ def values_of(
     by_length: dict[int, list[int]] = {}
     for at, row in enumerate(ids):
         by_length.setdefault(len(row), []).append(at)
-    watched = onnx.ModelProto()
+    watched = ModelProto()
     watched.CopyFrom(model)
     del watched.graph.output[:]
     watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
@@ -104,15 +104,13 @@ def values_of(
             yield indices, dict(zip(names, session.run(list(names), inputs), strict=True))
 
 
-def activations(
-    model: onnx.ModelProto, names: Sequence[str], ids: TokenIds
-) -> Iterator[dict[str, np.ndarray]]:
+def activations(model: ModelProto, names: Sequence[str], ids: TokenIds) -> Iterator[dict[str, ndarray]]:
     """For each batch, the values of those names as rows of their last dimension."""
     for _, values in values_of(model, names, ids):
         yield {name: value.reshape(-1, value.shape[-1]) for name, value in values.items()}
 
 
-def embeddings(model: onnx.ModelProto, ids: TokenIds) -> np.ndarray:
+def embeddings(model: ModelProto, ids: TokenIds) -> ndarray:
     """(n, d) float64: the graph's first output; zeros for a text without tokens."""
     name, rows = model.graph.output[0].name, np.empty(0)
     for texts, values in values_of(model, [name], ids, machine.processors()):
@@ -122,12 +120,12 @@ def embeddings(model: onnx.ModelProto, ids: TokenIds) -> np.ndarray:
     return rows
 
 
-def agreement(quantized: onnx.ModelProto, expected: np.ndarray, ids: TokenIds) -> tuple[float, float]:
+def agreement(quantized: ModelProto, expected: ndarray, ids: TokenIds) -> tuple[float, float]:
     """(mean, minimum) of the cosines between a graph's embeddings and those expected (n, d)."""
     return cosines(embeddings(quantized, ids), expected)
 
 
-def cosines(rows: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+def cosines(rows: ndarray, expected: ndarray) -> tuple[float, float]:
     """Mean and minimum of the rows' cosines."""
     lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(expected, axis=1)
     products = (rows * expected).sum(1)

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
+from numpy import ndarray
+from onnx import ModelProto, NodeProto, TensorProto, helper
 from threadpoolctl import threadpool_limits
 
 from edgedistill.errors import CheckFailed
 from edgedistill.quantization import eight_bits
-from edgedistill.quantization.conversion import Converter
 from edgedistill.quantization.fp16 import LARGEST, SMALLEST_NORMAL
 from edgedistill.quantization.graph_editor import (
     MICROSOFT,
+    Converter,
     GraphEditor,
     GraphFacts,
+    new_node,
     product_in_blocks,
 )
 from edgedistill.quantization.sample_texts import TokenIds, activations
@@ -40,10 +41,10 @@ SMALLEST_HALVED = 128  # elements; halving fewer saves less than the Cast takes
 ZERO = 8  # the zero point: MatMulNBits stores weights as 0 … 15
 
 # E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
-Moments = dict[str, np.ndarray]
+Moments = dict[str, ndarray]
 
 
-def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+def converter(model: ModelProto, samples: TokenIds) -> Converter:
     """`convert`, with the moments measured on token ids of some hundred texts.
 
     With them the weights of products are rounded with error feedback, which halves the loss; without, each
@@ -56,7 +57,7 @@ def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
     return partial(convert, moments=moments)
 
 
-def convert(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
+def convert(model: ModelProto, moments: Moments) -> ModelProto:
     """Products become MatMulNBits, embedding tables GatherBlockQuantized, in opset 17; onnxruntime 1.20 runs
     both.
 
@@ -76,46 +77,38 @@ def convert(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
     return editor.finish()
 
 
-def _gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+def _gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     """Gather from an embedding table -> GatherBlockQuantized."""
     array = eight_bits.large_table(editor, node, "Gather")
     if array is None:
         return None
-    name, ids, out = node.input[0], node.input[1], node.output[0]
-    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
+    (name, ids), (out,) = node.input, node.output
+    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[NodeProto]()
     if bits not in editor.constants:
         check_range(array, name)
         values, scale = quantize_groups(array)
-        rows = packed(values.reshape(-1)).tobytes()
-        editor.constants[bits] = helper.make_tensor(bits, TensorProto.INT4, values.shape, rows, raw=True)
+        data = packed(values.reshape(-1)).tobytes()
+        editor.constants[bits] = helper.make_tensor(bits, TensorProto.INT4, values.shape, data, raw=True)
         nodes.append(_scale(editor, scale, scales))
     options = {"gather_axis": 0, "quantize_axis": 1, "block_size": GROUP}
-    names = [bits, ids, f"{scales}_float"]
-    return [
-        *nodes,
-        helper.make_node(
-            "GatherBlockQuantized", names, [out], name=f"{out}_rows", domain=MICROSOFT, **options
-        ),
-    ]
+    read, rows = [bits, ids, f"{scales}_float"], f"{out}_rows"
+    return [*nodes, new_node("GatherBlockQuantized", read, out, rows, domain=MICROSOFT, **options)]
 
 
-def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> onnx.NodeProto:
+def _scale(editor: GraphEditor, scale: ndarray, name: str) -> NodeProto:
     """Scales, float16 in the file, float32 as `{name}_float`: onnxruntime folds this Cast when the graph is
     opened."""
-    return helper.make_node(
-        "Cast", [editor.constant(scale, name)], [f"{name}_float"], name=f"{name}_cast", to=TensorProto.FLOAT
-    )
+    stored = editor.constant(scale, name)
+    return new_node("Cast", [stored], f"{name}_float", f"{name}_cast", to=TensorProto.FLOAT)
 
 
-def _matmul_n_bits(
-    editor: GraphEditor, node: onnx.NodeProto, moments: Moments
-) -> list[onnx.NodeProto] | None:
+def _matmul_n_bits(editor: GraphEditor, node: NodeProto, moments: Moments) -> list[NodeProto] | None:
     """x · W -> MatMulNBits of 4 bits."""
     weight = editor.weight(node)
     if weight is None:
         return None
     name = node.input[1]
-    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
+    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[NodeProto]()
     if bits not in editor.constants:  # a shared layer's matrix is read by several products
         check_range(weight, name)
         values, scale = quantize_groups(weight.T)
@@ -134,77 +127,73 @@ def _halve_floats(editor: GraphEditor) -> None:
     casts = []
     for name in dict.fromkeys(name for node in graph.node for name in node.input):
         array = editor.array(name)
-        largest = 0.0 if array is None else float(np.abs(array).max(initial=0))
-        exact = largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST
-        if array is None or array.size < SMALLEST_HALVED or not exact:
+        if array is None or array.size < SMALLEST_HALVED:
             continue
-        del editor.constants[name]
-        half = editor.constant(array.astype(np.float16), f"{name}_fp16")
-        casts.append(helper.make_node("Cast", [half], [name], name=f"{name}_cast", to=TensorProto.FLOAT))
-    nodes = [*casts, *graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
+        largest = float(np.abs(array).max())
+        if largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST:
+            del editor.constants[name]
+            half = editor.constant(array.astype(np.float16), f"{name}_fp16")
+            casts.append(new_node("Cast", [half], name, f"{name}_cast", to=TensorProto.FLOAT))
+    for cast in reversed(casts):
+        graph.node.insert(0, cast)
 
 
-def second_moments(model: onnx.ModelProto, ids: TokenIds) -> dict[str, np.ndarray]:
+def second_moments(model: ModelProto, ids: TokenIds) -> Moments:
     """E[x xᵀ] (K, K) float32 of the inputs x of every product with a constant matrix, by the matrix's name.
 
     `ids` are the token ids of texts that this graph may meet; the rest of the moments comes from random
     tokens up to the largest of these ids, in texts of the same lengths.
     """
-    products = [(node.input[0], node.input[1]) for node in GraphFacts(model).products]
+    products = [tuple(node.input) for node in GraphFacts(model).products]
     if not products:
         return {}
-    random = np.random.default_rng(0)
-    highest = max(max(row) for row in ids if len(row))
+    random, highest = np.random.default_rng(0), max(max(row) for row in ids if len(row))
     drawn: list[list[int]] = [random.integers(0, highest + 1, len(row)).tolist() for row in ids]
     names = list(dict.fromkeys(name for name, _ in products))
     moments = _moments(model, names, ids)
     for name, extra in _moments(model, names, drawn).items():
         scale = np.trace(moments[name]) / max(np.trace(extra), 1e-30)
         moments[name] = (1 - RANDOM_SHARE) * moments[name] + RANDOM_SHARE * scale * extra
-    by_weight: dict[str, np.ndarray] = {}
+    by_weight: Moments = {}
     for name, matrix in products:  # the matrices of a shared layer are multiplied with several inputs
         by_weight[matrix] = by_weight.get(matrix, 0) + moments[name]
     return by_weight
 
 
-def quantize_with_feedback(weight: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_with_feedback(weight: ndarray, moments: ndarray) -> tuple[ndarray, ndarray]:
     """W (K, N) and E[x xᵀ] (K, K) -> values (N, K) int8 and scales (N, ⌈K / 32⌉) float16, as
     `quantize_groups(W.T)`."""
     inputs, outputs = weight.shape
     rest = weight.astype(np.float64)  # with the errors of the inputs that are rounded already
-    values = np.zeros((inputs, outputs), np.int8)
-    scales = np.zeros((outputs, -(-inputs // GROUP)), np.float16)
+    values = np.zeros(weight.shape, np.int8)
+    scales = list[ndarray]()
     factor = _factor(moments.astype(np.float64))
     for start in range(0, inputs, GROUP):
         end = min(start + GROUP, inputs)
-        groups = np.zeros((outputs, GROUP), np.float32)
-        groups[:, : end - start] = rest[start:end].T
-        scale = best_scale(groups)[:, 0]
-        scales[:, start // GROUP] = scale
+        groups = np.ascontiguousarray(rest[start:end].T, np.float32)  # or sums are rounded in another order
+        scale = best_scale(in_groups(groups))[:, 0, 0]
+        scales.append(scale.astype(np.float16))
         errors = np.zeros((end - start, outputs))
         for k in range(start, end):
-            values[k] = np.clip(np.rint(rest[k] / scale), LOWEST, HIGHEST)
+            values[k] = rounded(rest[k], scale)
             error = (rest[k] - values[k] * scale) / factor[k, k]
             rest[k + 1 : end] -= np.outer(factor[k, k + 1 : end], error)
             errors[k - start] = error
         rest[end:] -= factor[start:end, end:].T @ errors
-    return np.ascontiguousarray(values.T), scales
+    return np.ascontiguousarray(values.T), np.stack(scales, 1)
 
 
-def _factor(moments: np.ndarray) -> np.ndarray:
+def _factor(moments: ndarray) -> ndarray:
     """The upper triangle U with Uᵀ·U = (E[x xᵀ] + damping)⁻¹."""
     variance = max(float(np.trace(moments)) / len(moments), 1e-30)
     inverse = np.linalg.inv(moments + DAMPING * variance * np.eye(len(moments)))
     return np.ascontiguousarray(np.linalg.cholesky((inverse + inverse.T) / 2).T)
 
 
-def _moments(model: onnx.ModelProto, names: Sequence[str], ids: TokenIds) -> dict[str, np.ndarray]:
+def _moments(model: ModelProto, names: Sequence[str], ids: TokenIds) -> Moments:
     """E[x xᵀ] of the values of those names over all tokens, or over all texts where a value has one row a
     text."""
-    sums: dict[str, np.ndarray] = {}
-    rows = dict.fromkeys(names, 0)
+    sums, rows = Moments(), dict.fromkeys(names, 0)
     for values in activations(model, names, ids):
         for name, x in values.items():
             sums[name] = sums.get(name, 0) + x.T @ x
@@ -212,19 +201,18 @@ def _moments(model: onnx.ModelProto, names: Sequence[str], ids: TokenIds) -> dic
     return {name: total / np.float32(max(rows[name], 1)) for name, total in sums.items()}
 
 
-def check_range(array: np.ndarray, name: str) -> None:
+def check_range(array: ndarray, name: str) -> None:
     """Raise CheckFailed where the scales of an array, its largest number over 8, leave the float16 that
     stores them."""
     largest = float(np.abs(array).max(initial=0))
     if not (largest == 0 or LEAST <= largest <= MOST):
-        fact = (
+        raise CheckFailed(
             f"the largest number of {name} is {largest:.3g}, and the float16 scales of w4 reach from "
-            f"{LEAST:.0e} to {MOST:,.0f}"
+            f"{LEAST:.0e} to {MOST:,.0f}; try --precision w8"
         )
-        raise CheckFailed(f"{fact}; try --precision w8")
 
 
-def quantize_groups(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_groups(array: ndarray) -> tuple[ndarray, ndarray]:
     """(…, n) -> int8 (…, n) of values −8 … 7, and the scale of each group along the last axis (…, ⌈n / 32⌉)
     float16.
 
@@ -237,14 +225,14 @@ def quantize_groups(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values.reshape(*array.shape[:-1], -1)[..., : array.shape[-1]], scale[..., 0].astype(np.float16)
 
 
-def in_groups(array: np.ndarray) -> np.ndarray:
+def in_groups(array: ndarray) -> ndarray:
     """(…, n) -> (…, ⌈n / 32⌉, 32), filled with zeros."""
     rest = -array.shape[-1] % GROUP
     padded = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, rest)])
     return padded.reshape(*array.shape[:-1], -1, GROUP)
 
 
-def best_scale(groups: np.ndarray) -> np.ndarray:
+def best_scale(groups: ndarray) -> ndarray:
     """(…, 32) -> (…, 1) float32 that float16 holds exactly: the scale of least squared error among the
     candidates."""
     extreme = np.take_along_axis(groups, np.abs(groups).argmax(-1, keepdims=True), -1)
@@ -259,12 +247,12 @@ def best_scale(groups: np.ndarray) -> np.ndarray:
     return best
 
 
-def rounded(groups: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def rounded(groups: ndarray, scale: ndarray) -> ndarray:
     """The nearest values of 4 bits, int8."""
     return np.clip(np.rint(groups / scale), LOWEST, HIGHEST).astype(np.int8)
 
 
-def packed(values: np.ndarray, zero: int = 0) -> np.ndarray:
+def packed(values: ndarray, zero: int = 0) -> ndarray:
     """(…, n) int8 -> uint8 (…, ⌈n / 2⌉): the first of each two in the lower 4 bits. `zero` is added to each
     value."""
     bits = (values + zero).astype(np.uint8) & 15
@@ -272,7 +260,7 @@ def packed(values: np.ndarray, zero: int = 0) -> np.ndarray:
     return bits[..., 0::2] | (bits[..., 1::2] << 4)
 
 
-def _float16(scale: np.ndarray) -> np.ndarray:
+def _float16(scale: ndarray) -> ndarray:
     """Rounded to float16, never zero."""
     half = np.clip(scale, -LARGEST, LARGEST).astype(np.float16).astype(np.float32)
     return np.where(half == 0, np.float32(SMALLEST_SCALE), half)

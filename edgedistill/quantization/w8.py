@@ -4,30 +4,29 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
+from onnx import ModelProto, NodeProto
 
 from edgedistill.quantization import eight_bits
-from edgedistill.quantization.conversion import Converter
-from edgedistill.quantization.graph_editor import GraphEditor, product_in_blocks
+from edgedistill.quantization.graph_editor import Converter, GraphEditor, product_in_blocks
 from edgedistill.quantization.sample_texts import TokenIds
 from edgedistill.quantization.w4 import GROUP, in_groups
 
 ZERO = 128  # the zero point: MatMulNBits stores weights as uint8
 
 
-def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+def converter(model: ModelProto, samples: TokenIds) -> Converter:
     """`convert`, which measures nothing."""
     return convert
 
 
-def convert(model: onnx.ModelProto) -> onnx.ModelProto:
+def convert(model: ModelProto) -> ModelProto:
     editor = GraphEditor(model)
     eight_bits.store(editor)
     editor.rewrite(_matmul_n_bits)
     return editor.finish()
 
 
-def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+def _matmul_n_bits(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     """x · W -> MatMulNBits of 8 bits."""
     weight = editor.weight(node)
     if weight is None:

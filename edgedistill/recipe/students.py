@@ -262,7 +262,7 @@ class Bert(Transformer):
         "random",
         description="Initial weights: random, teacher, assistant, packaged:NAME, a model or run folder, or a "
         "hub id. Layers of BERT, "
-        "CamemBERT, DistilBERT, RoBERTa and XLM-R can be taken.",
+        "CamemBERT, DistilBERT, MPNet, RoBERTa and XLM-R can be taken.",
     )
     layers: Layers | None = Field(
         None, description="How many layers, or which of the weights' (0-based). Default: all."

@@ -6,7 +6,6 @@ __all__ = [
     "batching",
     "bundle",
     "bundle_location",
-    "classification",
     "compact",
     "golden_file",
     "graph_weights",

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.files import Json
 
-LARGEST_BATCH_TOKENS, MOST_THREADS = 1 << 30, 1024
+LARGEST_BATCH_TOKENS = 1 << 30
+MOST_THREADS = 1024
 # Parameters of sentence-transformers: ours; what always holds; and what to do in place of others.
 SAME = {"show_progress_bar": "progress", "truncate_dim": "dim", "top_k": "k"}
 HOLDS = {"normalize_embeddings": True, "convert_to_numpy": True, "convert_to_tensor": False}
@@ -33,16 +35,18 @@ def positive(value: int, name: str, most: int = LARGEST_BATCH_TOKENS) -> int:
 def listed(items: Iterable[Any], name: str, most_dimensions: int = 1, expected: str = "a list") -> list[Any]:
     """The items of any iterable that has an order and, where it is an array, one dimension, or as many as are
     allowed: what follows counts and reads the same ones."""
-    if isinstance(items, str):
-        raise UserError(f"{name}: one string; put it in a list")
     kind = type(items).__name__
-    if isinstance(items, bytes | bytearray | Mapping) or not isinstance(items, Iterable):
-        raise UserError(f"{name}: {kind}, not {expected} of strings; give {expected}")
-    if isinstance(items, set | frozenset):
-        raise UserError(f"{name}: {kind}, which has no order; give a list")
-    dimensions = getattr(items, "ndim", 1)
-    if hasattr(items, "columns") or not 1 <= dimensions <= most_dimensions:  # a table of pandas, an array
-        raise UserError(f"{name}: {kind}, not one column; give one, such as table['text']")
+    fact = ""
+    if isinstance(items, str):
+        fact = "one string; put it in a list"
+    elif isinstance(items, bytes | bytearray | Mapping) or not isinstance(items, Iterable):
+        fact = f"{kind}, not {expected} of strings; give {expected}"
+    elif isinstance(items, set | frozenset):
+        fact = f"{kind}, which has no order; give a list"
+    elif hasattr(items, "columns") or not 1 <= getattr(items, "ndim", 1) <= most_dimensions:
+        fact = f"{kind}, not one column; give one, such as table['text']"  # a table of pandas, an array
+    if fact:
+        raise UserError(f"{name}: {fact}")
     return list(items)
 
 
@@ -56,13 +60,14 @@ def given_texts(texts: Iterable[str], name: str = "texts", expected: str = "a li
     return strings
 
 
-def our_names(function: str, others: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def our_names(function: str, others: Mapping[str, Any], given: Mapping[str, Any]) -> Json:
     """The parameters that a function was `given`, and with them `others` by our names: those that
     sentence-transformers names otherwise. Its batch_size is taken and not used.
 
     Raises UserError, a line for each, for those that work in another way here, or that nobody knows.
     """
-    parameters, problems = dict(given), []
+    parameters = dict(given)
+    problems = []
     for name, value in others.items():
         if (ours := SAME.get(name, "")) in given:
             parameters[ours] = value

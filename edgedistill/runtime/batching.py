@@ -18,7 +18,8 @@ def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndar
     least one row.
     """
     sizes = np.array(lengths)
-    order, start = np.argsort(-sizes, kind="stable"), 0
+    order = np.argsort(-sizes, kind="stable")
+    start = 0
     while start < len(order):
         longest = int(sizes[order[start]])
         rows = order[start : start + max(1, batch_tokens // longest)]
@@ -31,16 +32,18 @@ def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndar
 def one_by_one(inputs: Mapping[str, np.ndarray], tokens: int) -> Iterator[dict[str, np.ndarray]]:
     """Each row of arrays (n, T) by itself, (1, tokens): padded with zeros, which the mask hides."""
     for at in range(len(inputs["input_ids"])):
-        rows = {name: array[at : at + 1] for name, array in inputs.items()}
-        yield {name: np.pad(row, ((0, 0), (0, tokens - row.shape[1]))) for name, row in rows.items()}
+        padded = {}
+        for name, array in inputs.items():
+            padded[name] = np.zeros((1, tokens), array.dtype)
+            padded[name][0, : array.shape[1]] = array[at]
+        yield padded
 
 
 def pad(rows: Sequence[np.ndarray], pad_id: int) -> tuple[np.ndarray, np.ndarray]:
     """(input_ids, attention_mask), each (n, T) int64 for the longest row's T, at least 1, padded on the
     right."""
     lengths = np.array([len(row) for row in rows])
-    longest = max(1, lengths.max())
-    mask = np.arange(longest) < lengths[:, None]
+    mask = np.arange(max(1, lengths.max())) < lengths[:, None]
     ids = np.full(mask.shape, pad_id, np.int64)
     ids[mask] = np.concatenate(rows)
     return ids, mask.astype(np.int64)

@@ -7,39 +7,50 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from edgedistill import files, machine
-from edgedistill.errors import CheckFailed, UserError, border, raise_failed
+from edgedistill.errors import UserError, border, raise_failed
+from edgedistill.files import Json
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime import prompts as prompts_
 from edgedistill.runtime.arguments import MOST_THREADS, given_texts, listed, our_names, positive
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
-from edgedistill.runtime.classification import PROBABILITY, Classification, Item, softmax
 from edgedistill.runtime.compact import Calibration, compact, layout
 from edgedistill.runtime.onnx_session import BundleSession
 from edgedistill.runtime.prompts import Prompts
 from edgedistill.runtime.sentences import divided
-from edgedistill.runtime.similarity import COSINE, Measure, check_spaces, search, similarity, unit_rows
+from edgedistill.runtime.similarity import (
+    COSINE,
+    PROBABILITY,
+    Measure,
+    check_spaces,
+    search,
+    similarity,
+    softmax,
+    unit_rows,
+)
 from edgedistill.runtime.trust import GET_AGAIN, graph_check, tokenizer_check
 from edgedistill.session import progress_bar
 
 BATCH_TOKENS = {"cpu": 384, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
 WINDOW = 32_768  # texts tokenized and sorted at a time, which bounds memory too
 SIDES = ("query", "document")  # of a pair: the folders of its encoders, which are bundles of their own
+Columns = Sequence[Sequence[np.ndarray]]  # the token ids of the first texts of items, and of the second
+Advance = Callable[[int], object]  # is told how many items are done
+Item = str | Sequence[str]  # what a classifier labels: a text, or a pair of texts
 
 
-def open_tokenizer(folder: Path, max_tokens: int) -> Tokenizer:
-    """A bundle's tokenizer, truncating on the side that its tokenizer.json names and not padding."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_padding()
-    side = (tokenizer.truncation or {}).get("direction", "right")
-    tokenizer.enable_truncation(max_tokens, direction=side)
-    return tokenizer
+class Classification(NamedTuple):
+    """The predicted labels of n items: the most probable label of each, and the probabilities of all labels,
+    (n, C) float32, in the order of `Bundle.labels`. The rows of these sum to 1."""
+
+    labels: list[str]
+    probabilities: np.ndarray
 
 
 class Bundle:
@@ -63,9 +74,7 @@ class Bundle:
 
     measure: Measure = COSINE  # how its rows are compared with torch's
 
-    def __init__(
-        self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str
-    ) -> None:
+    def __init__(self, folder: Path, manifest: Json, precision: str, threads: int, device: str) -> None:
         self.folder = folder
         self.manifest = manifest
         self.precision = precision
@@ -80,13 +89,10 @@ class Bundle:
         self.calibration = Calibration.of(manifest)
         self._pad_id: int = manifest.get("pad_id", 0)
         with tokenizer_check.readable(folder):
-            self._tokenizer = open_tokenizer(folder, self.max_tokens)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled and copied as its folder and its manifest's digest: the files are opened, and checked,
-        again."""
-        digest = manifests.digest(self.manifest)
-        return _opened_again, (self.folder.absolute(), digest, self.precision, self.threads, self._device)
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        side = (self._tokenizer.truncation or {}).get("direction", "right")
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(self.max_tokens, direction=side)
 
     def __enter__(self) -> Self:
         return self
@@ -101,14 +107,13 @@ class Bundle:
             encoder._session.close()
 
     def __repr__(self) -> str:
-        return f"<Bundle {self.manifest['name']}:{self.precision}, {self.dims[0]} dimensions>"
+        return f"<{type(self).__name__} {self.manifest['name']}:{self.precision}>"
 
     @property
     def space(self) -> str | None:
         """What an index can note: embeddings of bundles with the same identifier may be mixed. All precisions
         of a student share it; that of a pair is its documents'. None where the bundle is older than that."""
-        space: str | None = self.manifest.get("space")
-        return space
+        return self.manifest.get("space")
 
     def of(self, role: str) -> Bundle:
         """What embeds texts in a role: the bundle itself; of a pair one of its two encoders."""
@@ -151,32 +156,32 @@ class Bundle:
         returns anything but embeddings of unit length.
         """
         if others:
-            options: dict[str, Any] = {"dim": dim, "batch_tokens": batch_tokens, "progress": progress}
+            options: Json = {"dim": dim, "batch_tokens": batch_tokens, "progress": progress}
             options |= {"role": role, "precision": precision}
             return self.encode(texts, **our_names("encode", others, options))
-        encoder, dim = self.of(role), self.embedding_dim(dim)
+        encoder = self.of(role)
+        dim = self.embedding_dim(dim)
         layout(precision, dim)
-        if isinstance(texts, str):
-            return np.asarray(self.encode([texts], dim, batch_tokens, progress, role, precision)[0])
-        texts = given_texts(texts)
-        embeddings = np.zeros((len(texts), dim), np.float32)
-        with progress_bar(len(texts), progress) as advance:
-            for start in range(0, len(texts), WINDOW):
-                ids = encoder._tokenize(texts[start : start + WINDOW], start, role)
-                encoder._run([ids], embeddings[start : start + len(ids)], batch_tokens, advance)
-        return compact(embeddings, precision, encoder.calibration)
+        strings = [texts] if isinstance(texts, str) else given_texts(texts)
+        embeddings = np.zeros((len(strings), dim), np.float32)
+        with progress_bar(len(strings), progress) as advance:
+            for start in range(0, len(strings), WINDOW):
+                ids = encoder._tokenize(strings[start : start + WINDOW], start, role)
+                embeddings[start : start + WINDOW] = encoder._run([ids], dim, batch_tokens, advance)
+        rows = compact(embeddings, precision, encoder.calibration)
+        return rows[0] if isinstance(texts, str) else rows
 
     def encode_query(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> np.ndarray:
         """Embed n queries, which are to find documents: `encode` with the bundle's prompt for queries, and
         the same as `encode` where it has none."""
-        return self.encode(texts, dim, **_in_role("query", options))
+        return self.encode(texts, dim, role="query", **options)
 
     def encode_document(
         self, texts: str | Iterable[str], dim: int | None = None, **options: Any
     ) -> np.ndarray:
         """Embed n documents, which queries are to find: `encode` with the bundle's prompt for documents, and
         the same as `encode` where it has none."""
-        return self.encode(texts, dim, **_in_role("document", options))
+        return self.encode(texts, dim, role="document", **options)
 
     similarity = staticmethod(similarity)
 
@@ -205,28 +210,33 @@ class Bundle:
             options = {"k": k, "space": space}
             return self.search(query, documents, **our_names("search", others, options))
         check_spaces(space, self.space)
+        one = isinstance(query, str)
         if not isinstance(query, str):
             query = given_texts(query, "query", "a string or a list")
-        k, dim = positive(k, "k"), None
+        k = positive(k, "k")
+        dim = None
+        rows = documents
         if isinstance(documents, np.ndarray) and documents.dtype.kind in "fiu":
             width = documents.shape[1] if documents.ndim == 2 else 0
             dim = 8 * width if documents.dtype == np.uint8 else width
             if dim not in self.dims:
-                known = f"(n, {' or '.join(map(str, self.dims))})"
-                fact = f"embeddings of shape {documents.shape}, those of {self.manifest['name']} have {known}"
-                raise UserError(f"documents: {fact}; give what encode_document returns")
-            rows = documents
+                raise UserError(
+                    f"documents: embeddings of shape {documents.shape}, those of {self.manifest['name']} "
+                    f"have (n, {' or '.join(map(str, self.dims))}); give what encode_document returns"
+                )
         else:
             rows = self.encode_document(documents)
         asked = np.atleast_2d(self.encode_query(query, dim))
-        numbers, cosines = search(asked, rows, k, calibration=self.calibration)
-        return (numbers[0], cosines[0]) if isinstance(query, str) else (numbers, cosines)
+        numbers, cosines = search(asked, np.asarray(rows), k, calibration=self.calibration)
+        return (numbers[0], cosines[0]) if one else (numbers, cosines)
 
     def classify(self, items: Any, batch_tokens: int | None = None) -> Any:
         """Label texts, or pairs of texts, see `ClassifierBundle`. Raises UserError: an encoder has no
         labels."""
-        way_out = "call encode, or train a classifier with a finetune stage"
-        raise UserError(f"{self.manifest['name']}: an encoder, which has no labels; {way_out}")
+        raise UserError(
+            f"{self.manifest['name']}: an encoder, which has no labels; call encode, or train a "
+            "classifier with a finetune stage"
+        )
 
     def tokenize(self, texts: Iterable[str], role: str = "text") -> list[np.ndarray]:
         """The token ids of each text, (T,) int64: with the role's prompt and special tokens, truncated to
@@ -235,10 +245,21 @@ class Bundle:
 
     def token_counts(self, texts: Sequence[str], role: str = "text") -> list[int]:
         """How many tokens each text has, its prompt and special tokens included, however many are read."""
+        return [len(row) for row in self.whole_ids(texts, role)]
+
+    def whole_ids(self, texts: Sequence[str], role: str = "text") -> list[list[int]]:
+        """The token ids of each text as `tokenize` returns them, but for the limit."""
         encoder = self.of(role)
         prompt = encoder.prompts.of(role)
         encodings = encoder._whole_tokenizer.encode_batch_fast([prompt + text for text in texts])
-        return [len(encoding.ids) for encoding in encodings]
+        return [encoding.ids for encoding in encodings]
+
+    def unknown_tokens(self, ids: Sequence[list[int]], role: str = "text") -> list[tuple[int, bool]]:
+        """How many unknown tokens each text has, and whether it has no others but those around it."""
+        encoder = self.of(role)
+        unknown, around = encoder.unknown_id, encoder._tokens_around[role]
+        counts = [0 if unknown is None else row.count(unknown) for row in ids]
+        return [(count, 0 < count >= len(row) - around) for count, row in zip(counts, ids, strict=True)]
 
     def passages(self, text: str, role: str = "document") -> list[str]:
         """The parts of a text of which each is read whole: one, where it has no more than `max_tokens`
@@ -270,20 +291,21 @@ class Bundle:
     ) -> np.ndarray:
         """(n, d) float32 unit rows of texts given as token ids. Raises UserError for one without tokens or
         above `max_tokens`."""
-        return self.of("text")._rows([ids], self.embedding_dim(dim), batch_tokens)
+        return self.of("text")._run([ids], self.embedding_dim(dim), batch_tokens)
 
     def item_rows(self, items: Sequence[Sequence[np.ndarray]], batch_tokens: int | None = None) -> np.ndarray:
         """(n, d) embeddings, of a classifier (n, C) logits, of items: the token ids of each of their
         texts."""
-        columns: list[Sequence[np.ndarray]] = [list(column) for column in zip(*items, strict=True)]
-        return self.of("text")._rows(columns, manifests.width(self.manifest), batch_tokens)
+        columns = zip(*items, strict=True)
+        return self.of("text")._run([*columns], manifests.width(self.manifest), batch_tokens)
 
     def embedding_dim(self, dim: int | None = None) -> int:
         """The dimensions of an embedding for `dim`, by default the largest. Raises UserError for one that is
         none of `dims`."""
         if dim is None or (dim in self.dims and dim is not True):
             return self.dims[0 if dim is None else self.dims.index(dim)]
-        name, known = self.manifest["name"], ", ".join(map(str, self.dims))
+        name = self.manifest["name"]
+        known = ", ".join(map(str, self.dims))
         fact = f"{name} was trained for {known} dimensions; choose one of these"
         if len(self.dims) == 1:
             fact = f"{name} has {known} dimensions and cannot be cut; leave it out"
@@ -305,7 +327,7 @@ class Bundle:
         products = [name for name in operators if "MatMulInteger" in name]
         return f"{', '.join(products)} has no CUDA kernel and runs on the processor" if products else ""
 
-    @property
+    @cached_property
     def unknown_id(self) -> int | None:
         """The id of the tokenizer's unknown token; None where it has a token for every byte."""
         model = json.loads(self._tokenizer.to_str())["model"]
@@ -335,30 +357,20 @@ class Bundle:
                 raise UserError(f"texts[{at}]: has no tokens in this bundle's vocabulary; leave it out")
         return rows
 
-    def _rows(self, columns: list[Sequence[np.ndarray]], width: int, batch_tokens: int | None) -> np.ndarray:
-        """Return the rows (n, width) of n items, given as the token ids of their first and second texts."""
-        rows = np.zeros((len(columns[0]), width), np.float32)
-        self._run(columns, rows, batch_tokens, lambda count: None)
-        return rows
-
     def _run(
-        self,
-        columns: list[Sequence[np.ndarray]],
-        out: np.ndarray,
-        batch_tokens: int | None,
-        advance: Callable[[int], None],
-    ) -> None:
-        """Write the row of each item into `out`: an embedding, cut to the dimensions of `out`, or logits."""
+        self, columns: Columns, width: int, batch_tokens: int | None, advance: Advance = int
+    ) -> np.ndarray:
+        """The row (n, width) of each item, given as the token ids of its first and second text: an embedding,
+        cut to that many dimensions, or logits."""
         for column in columns:
             for at, ids in enumerate(column):
                 if not 0 < len(ids) <= self.max_tokens:
                     raise UserError(f"ids[{at}]: {len(ids)} tokens; this bundle takes 1 to {self.max_tokens}")
-        most = (
-            BATCH_TOKENS.get(self._device, BATCH_TOKENS["cpu"])
-            if batch_tokens is None
-            else positive(batch_tokens, "batch_tokens")
-        )
-        lengths, width = [len(row) for row in columns[0]], out.shape[1]
+        most = BATCH_TOKENS.get(self._device, BATCH_TOKENS["cpu"])
+        if batch_tokens is not None:
+            most = positive(batch_tokens, "batch_tokens")
+        lengths = [len(row) for row in columns[0]]
+        out = np.zeros((len(columns[0]), width), np.float32)
         if self.pair:
             lengths = [2 * max(map(len, pair)) for pair in zip(*columns, strict=True)]
         for batch in longest_first(lengths, most):
@@ -368,6 +380,7 @@ class Bundle:
             rows = self._session.run(dict(zip(manifests.INPUTS, arrays, strict=False)))
             out[batch] = rows if width == rows.shape[1] else unit_rows(rows[:, :width])
             advance(len(batch))
+        return out
 
 
 class MeanBundle(Bundle):
@@ -377,7 +390,8 @@ class MeanBundle(Bundle):
 
     def __init__(self, document: Bundle, query: Bundle) -> None:
         vars(self).update(vars(document))
-        self._both, self._vocabulary = (document, query), document._tokenizer.get_vocab_size()
+        self._both = (document, query)
+        self._vocabulary = document._tokenizer.get_vocab_size()
 
     @property
     def space(self) -> str | None:
@@ -390,28 +404,18 @@ class MeanBundle(Bundle):
         document, query = self._both
         return [part for whole in document.passages(text, role) for part in query.passages(whole, role)]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled and copied as the document encoder alone: the pair has the other."""
-        return self._both[0].__reduce__()
-
     def _tokenize(self, texts: Sequence[str], first: int, role: str = "text") -> list[np.ndarray]:
         document, query = (encoder._tokenize(texts, first, role) for encoder in self._both)
         return [np.concatenate([a, b + self._vocabulary]) for a, b in zip(document, query, strict=True)]
 
     def _run(
-        self,
-        columns: list[Sequence[np.ndarray]],
-        out: np.ndarray,
-        batch_tokens: int | None,
-        advance: Callable[[int], None],
-    ) -> None:
+        self, columns: Columns, width: int, batch_tokens: int | None, advance: Advance = int
+    ) -> np.ndarray:
         (ids,), vocabulary = columns, self._vocabulary
         document, query = self._both
-        others = np.zeros_like(out)
-        document._run([[row[row < vocabulary] for row in ids]], out, batch_tokens, advance)
+        rows = document._run([[row[row < vocabulary] for row in ids]], width, batch_tokens, advance)
         of_query = [row[row >= vocabulary] - vocabulary for row in ids]
-        query._run([of_query], others, batch_tokens, lambda count: None)
-        out[:] = unit_rows(out + others)
+        return unit_rows(rows + query._run([of_query], width, batch_tokens))
 
 
 class PairBundle(Bundle):
@@ -421,38 +425,40 @@ class PairBundle(Bundle):
     query, document: the two encoders. dims: those that both have.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], query: Bundle, document: Bundle) -> None:
+    def __init__(self, folder: Path, manifest: Json, query: Bundle, document: Bundle) -> None:
         for name, opened in zip(SIDES, (query, document), strict=True):
             if opened.labels or isinstance(opened, PairBundle):
                 kind = "a classifier" if opened.labels else "a pair itself"
                 raise UserError(f"{folder / name}: {kind}, not an encoder; {GET_AGAIN}")
         if query.dims[0] != document.dims[0]:
-            fact = f"{query.dims[0]} dimensions for queries, {document.dims[0]} for documents"
-            raise UserError(f"{folder}: {fact}, so they are not of one space; {GET_AGAIN}")
-        self.folder, self.manifest = folder, manifest
+            raise UserError(
+                f"{folder}: {query.dims[0]} dimensions for queries, {document.dims[0]} for documents, "
+                f"so they are not of one space; {GET_AGAIN}"
+            )
+        self.folder = folder
+        self.manifest = manifest
         is_mean = manifest.get("documents") == manifests.MEAN
-        self.query, self.document = query, MeanBundle(document, query) if is_mean else document
-        self.precision, self.threads, self.max_tokens = query.precision, query.threads, query.max_tokens
-        self.labels, self.pair, self._device = [], False, query._device
+        self.query = query
+        self.document = MeanBundle(document, query) if is_mean else document
+        self.precision = query.precision
+        self.threads = query.threads
+        self.max_tokens = query.max_tokens
+        self.labels = []
+        self.pair = False
+        self._device = query._device
         self.prompts = Prompts("", query.prompts.query, document.prompts.document)
         self.dims = [dim for dim in query.dims if dim in document.dims]
         self.calibration = document.calibration
-
-    def __repr__(self) -> str:
-        return f"<PairBundle {self.manifest['name']}: {self.query!r}, {self.document!r}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled and copied as its encoders."""
-        return PairBundle, (self.folder.absolute(), self.manifest, *self.encoders)
 
     def of(self, role: str) -> Bundle:
         """The encoder of a role. Raises UserError for texts that are neither queries nor documents."""
         self.prompts.of(role)
         if role in SIDES:
             return self.query if role == SIDES[0] else self.document
-        parts = f"{self.folder}/query or {self.folder}/document"
-        way_out = f"call encode_query or encode_document (--as query or document), or open {parts}"
-        raise UserError(f"{self.manifest['name']}: a pair of encoders, for queries and documents; {way_out}")
+        raise UserError(
+            f"{self.manifest['name']}: a pair of encoders, for queries and documents; call encode_query or "
+            f"encode_document (--as query or document), or open {self.folder}/query or {self.folder}/document"
+        )
 
     @property
     def space(self) -> str | None:
@@ -462,7 +468,7 @@ class PairBundle(Bundle):
     def encoders(self) -> list[Bundle]:
         return [self.query, self.document]
 
-    @property
+    @cached_property
     def unknown_id(self) -> int | None:
         return self.query.unknown_id
 
@@ -471,10 +477,6 @@ class ClassifierBundle(Bundle):
     """An opened bundle that labels texts or, where `pair` is true, pairs of texts, with one of `labels`."""
 
     measure = PROBABILITY
-
-    def __repr__(self) -> str:
-        items = "pair" if self.pair else "text"
-        return f"<Bundle {self.manifest['name']}:{self.precision}, {len(self.labels)} labels per {items}>"
 
     @border()
     def encode(self, *arguments: Any, **options: Any) -> np.ndarray:
@@ -508,28 +510,27 @@ class ClassifierBundle(Bundle):
         logits = np.zeros((len(items), len(self.labels)), np.float32)
         with progress_bar(len(items), progress, "classifying", "items") as advance:
             for start in range(0, len(items), WINDOW):
-                texts = self._columns(items[start : start + WINDOW], start)
-                ids = [self._tokenize(column, start) for column in texts]
-                self._run([*ids], logits[start : start + len(ids[0])], batch_tokens, advance)
+                columns = self._columns(items[start : start + WINDOW], start)
+                ids = [self._tokenize(column, start) for column in columns]
+                logits[start : start + WINDOW] = self._run([*ids], len(self.labels), batch_tokens, advance)
         return logits
 
     def tokenize_items(self, items: Sequence[Item]) -> list[list[np.ndarray]]:
         """Return the token ids of each item: those of its text, or of its two texts."""
         columns = self._columns(listed(items, "items", 1 + self.pair), 0)
-        return [list(row) for row in zip(*(self._tokenize(texts, 0) for texts in columns), strict=True)]
+        ids = [self._tokenize(texts, 0) for texts in columns]
+        return list(map(list, zip(*ids, strict=True)))
 
     def _columns(self, items: list[Item], first: int) -> list[list[str]]:
         """The first texts of all items and, for pairs, the second ones."""
         rows = []
-        for at, item in enumerate(items):
+        for at, item in enumerate(items, first):
             texts = list(item) if isinstance(item, Iterable) and not isinstance(item, str) else [item]
             if len(texts) != 1 + self.pair or not all(isinstance(text, str) for text in texts):
                 wanted, kind = ("a pair of strings", "pairs") if self.pair else ("a string", "texts")
-                raise UserError(
-                    f"items[{first + at}]: not {wanted}; {self.manifest['name']} classifies {kind}"
-                )
+                raise UserError(f"items[{at}]: not {wanted}; {self.manifest['name']} classifies {kind}")
             rows.append(texts)
-        return [[texts[column] for texts in rows] for column in range(1 + self.pair)]
+        return list(map(list, zip(*rows, strict=True))) or [[]] * (1 + self.pair)
 
 
 @border()
@@ -564,7 +565,12 @@ def load(
     folder, named = locate(name)
     manifest = manifests.read(folder)
     if manifest["kind"] == manifests.PAIR:
-        return _open_pair(folder, manifest, precision or named, threads, device)
+        raise_failed(manifests.changes(folder, manifest, [f"{side}/manifest.json" for side in SIDES]))
+        precision = precision or named  # of the document encoder too, where it has it
+        query = load(folder / SIDES[0], precision, threads, device)
+        has_it = precision in manifests.read(folder / SIDES[1]).get("precisions", ())
+        document = load(folder / SIDES[1], precision if has_it else None, threads, device)
+        return PairBundle(folder, manifest, query, document)
     precision = choose_precision(manifest, folder, precision or named, device)
     entry = manifest["precisions"][precision]
     raise_failed(manifests.changes(folder, manifest, ("tokenizer.json", entry["file"])))
@@ -580,37 +586,6 @@ def load(
     return opened
 
 
-def _in_role(role: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of `encode_query` or `encode_document`, which give the role."""
-    if "role" in options:
-        raise UserError(f"encode_{role}: role={options['role']!r}: leave it out, or call encode")
-    return {**options, "role": role}
-
-
-def _opened_again(folder: Path, digest: str, precision: str, threads: int, device: str) -> Bundle:
-    """A bundle that was copied or pickled. Raises CheckFailed where its folder holds another one by now."""
-    opened = load(folder, precision, threads, device)
-    if manifests.digest(opened.manifest) != digest:
-        raise CheckFailed(f"{folder}: changed since it was opened; open it with edgedistill.load")
-    return opened
-
-
-def kind_of(manifest: dict[str, Any]) -> type[Bundle]:
+def kind_of(manifest: Json) -> type[Bundle]:
     """The class that opens a bundle: of a classifier, ClassifierBundle."""
     return ClassifierBundle if manifest.get("labels") else Bundle
-
-
-def _open_pair(
-    folder: Path, manifest: dict[str, Any], precision: str | None, threads: int | None, device: str
-) -> PairBundle:
-    """Open both encoders, whose manifests have the hashes in that of the pair; the others of their files are
-    checked as theirs.
-
-    precision: of the query encoder, and of the document encoder where it has it; by default the fastest of
-    each. Raises as `load`.
-    """
-    raise_failed(manifests.changes(folder, manifest, [f"{side}/manifest.json" for side in SIDES]))
-    query = load(folder / SIDES[0], precision, threads, device)
-    has_it = precision in manifests.read(folder / SIDES[1]).get("precisions", ())
-    document = load(folder / SIDES[1], precision if has_it else None, threads, device)
-    return PairBundle(folder, manifest, query, document)

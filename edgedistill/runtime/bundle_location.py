@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from edgedistill import files, machine
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.files import Json
 from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
 
 SCORES = files.PACKAGE / "shipped/bundles/scores.json"  # bench/documents.py writes it from the reports
@@ -28,10 +28,9 @@ def locate(name: str | Path) -> tuple[Path, str | None]:
     """
     if not isinstance(name, str | Path) or not str(name).strip():
         raise UserError(f"bundle {str(name)!r}: no name; give a bundle's folder, or the name of a bundle")
-    located = _located(name)
-    if located is None:
-        raise UserError(_not_found(str(name)))
-    return located
+    if located := _located(name):
+        return located
+    raise UserError(_not_found(_parted(str(name))[0]))
 
 
 def find(name: str) -> tuple[Path, str | None] | None:
@@ -45,11 +44,13 @@ def check_not_shipped(name: str, folder: Path) -> None:
     """Raise UserError where the name of a folder here is that of a bundle that ships, too."""
     ships = files.shipped("bundle").get(name)
     if ships is not None and ships.parent != folder.resolve():
-        way_out = f"give ./{folder} for the first, or rename it"
-        raise UserError(f"{name}: the folder {folder} here, and a bundle that ships; {way_out}")
+        raise UserError(
+            f"{name}: the folder {folder} here, and a bundle that ships; give ./{folder} for the first, "
+            "or rename it"
+        )
 
 
-def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, device: str = "cpu") -> str:
+def choose_precision(manifest: Json, folder: Path, asked: str | None, device: str = "cpu") -> str:
     """The precision asked for, by default the one that the bundle has and that is the fastest on this
     machine.
 
@@ -61,12 +62,13 @@ def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, 
         return fastest_first(available, "cuda" if device == "cuda" else processor)[0]
     if asked in available:
         return asked
-    fact, shipped = unknown_name("precision", asked, available), files.shipped_folder("bundle").resolve()
-    if folder.resolve().parent == shipped:
-        raise UserError(f"{folder.name}: {fact}")
-    if asked in PRECISIONS:
+    place = str(folder)
+    fact = unknown_name("precision", asked, available)
+    if folder.resolve().parent == files.shipped_folder("bundle").resolve():
+        place = folder.name
+    elif asked in PRECISIONS:
         fact += f", or export it from its run with --precision {asked}"
-    raise UserError(f"{folder}: {fact}")
+    raise UserError(f"{place}: {fact}")
 
 
 def _located(name: str | Path) -> tuple[Path, str | None] | None:
@@ -99,48 +101,54 @@ def _is_bundle(folder: Path) -> bool:
 
 
 def _not_found(name: str) -> str:
-    name, _ = _parted(name)
     if name.startswith("packaged:"):
         return f"{name}: a model, not a bundle; export it first: edgedistill export {name} --out bundles/NAME"
     if Path(name).is_file():
         return f"{name}: a file; give a bundle's folder, or the name of one that ships"
     owner, _, model = name.partition("/")
     if model and HUB_ID.fullmatch(name) and owner not in ("bundles", "runs") and not Path(owner).exists():
-        way_out = f"edgedistill export {name} --revision main --out bundles/{model}"
-        return f"{name}: no bundle here, it looks like a hub id; make a bundle of that: {way_out}"
+        return (
+            f"{name}: no bundle here, it looks like a hub id; make a bundle of that: edgedistill export "
+            f"{name} --revision main --out bundles/{model}"
+        )
     known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
-    ways_out = "`edgedistill students` lists what ships, `edgedistill export MODEL` makes one"
-    return f"{unknown_name('bundle', name, known)}; {ways_out}"
+    return (
+        f"{unknown_name('bundle', name, known)}; `edgedistill students` lists what ships, `edgedistill "
+        "export MODEL` makes one"
+    )
 
 
-def languages(manifest: dict[str, Any]) -> list[str]:
+def languages(manifest: Json) -> list[str]:
     """The languages of the pairs of texts that a student learned from; none where it learned from texts."""
     rows = (manifest.get("recipe") or {}).get("rows") or {}
     tables = rows.get("tables") or [rows]
     return list(dict.fromkeys(language for table in tables for language in table.get("languages") or ()))
 
 
-def shipped() -> list[dict[str, Any]]:
+def shipped() -> list[Json]:
     """The bundles that ship, from their manifests and reports: {name, folder, about, languages, max_tokens,
     size_bytes, scores, licences}.
 
     size_bytes is that of the graph and tokenizer.json, which a device needs. scores are averages of suites,
     0 to 1. licences are those of the teacher and of the texts that the student was trained on.
     """
-    students, paths = [], files.shipped("bundle")
+    students = []
+    paths = files.shipped("bundle")
     for name, scores in files.read_json(SCORES).items():
-        path = paths[name]
-        manifest = files.read_json(path)
-        rows, teachers = manifest["recipe"]["rows"], manifest["run"]["teachers"]
-        licences = [*(teacher["licence"] for teacher in teachers), *rows["licences"].values()]
+        folder = paths[name].parent
+        manifest = files.read_json(paths[name])
+        rows = manifest["recipe"]["rows"]
+        graphs = manifest["precisions"].values()
+        licences = [*(teacher["licence"] for teacher in manifest["run"]["teachers"])]
+        licences += rows["licences"].values()
         student = {
             "name": name,
-            "folder": str(path.parent),
+            "folder": str(folder),
             "about": manifest["recipe"]["about"],
             "languages": languages(manifest) or [rows["column"]],
             "max_tokens": manifest["max_tokens"],
-            "size_bytes": sum(entry["size_bytes"] for entry in manifest["precisions"].values())
-            + (path.parent / "tokenizer.json").stat().st_size,
+            "size_bytes": sum(graph["size_bytes"] for graph in graphs)
+            + (folder / "tokenizer.json").stat().st_size,
             "scores": scores,
             "licences": list({licence.lower(): licence for licence in licences}.values()),
         }

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.files import Json
 
 # A component of a unit row has mean square 1/d; the largest of 20,000 texts were 5.6/√d, 6.3/√d and 7.1/√d
 # for three students, 1.5 times those of the sentences that an export measures. A scale for each dimension has
 # the same nDCG within 0.2.
-INT8_RANGE, BEYOND_SENTENCES = 8.0, 1.5
+INT8_RANGE = 8.0
+BEYOND_SENTENCES = 1.5
 # Length of the mean embedding from which it is subtracted before bits are taken. Of 113 sentences it is .91
 # for `multi`, whose bits then have nDCG@10 54.6 in place of 17.6 (ten collections); for `nano` and `micro`
 # .34 and .25, and it helps only in languages that they were not made for.
@@ -38,7 +40,7 @@ class Calibration(NamedTuple):
     mean: np.ndarray | None = None
 
     @classmethod
-    def of(cls, manifest: dict[str, Any]) -> Calibration:
+    def of(cls, manifest: Json) -> Calibration:
         """A bundle's, from its manifest's `calibration`."""
         kept = manifest.get("calibration", {})
         mean = kept.get("mean")
@@ -53,10 +55,11 @@ class Calibration(NamedTuple):
         return np.asarray(rows - mean * np.float32(longer))
 
 
-def measured(rows: np.ndarray) -> dict[str, Any]:
+def measured(rows: np.ndarray) -> Json:
     """The `calibration` of an encoder's manifest, from its embeddings (n, d) of ordinary sentences; without
     what the default serves as well."""
-    mean, widest = rows.mean(axis=0), rows.shape[1] ** 0.5
+    mean = rows.mean(axis=0)
+    widest = rows.shape[1] ** 0.5
     most = min(widest, BEYOND_SENTENCES * widest * float(np.abs(rows).max()))
     calibration = {} if most <= INT8_RANGE else {"int8_range": round(most, 2)}
     if np.linalg.norm(mean) < LEAST_MEAN:
@@ -95,8 +98,10 @@ def compact(rows: np.ndarray, precision: str, calibration: Calibration = PLAIN) 
     for at in np.flatnonzero((np.abs(scaled) > 128).any(axis=1)).tolist():
         cosine = clipped[at] @ scaled[at] / (np.linalg.norm(clipped[at]) * np.linalg.norm(scaled[at]))
         if cosine < LEAST_COSINE:
-            fact = f"clips the embedding of text {at}, which keeps a cosine of {cosine:.3f} to itself"
-            raise UserError(f"precision: int8 {fact}; export the bundle again, which measures its range")
+            raise UserError(
+                f"precision: int8 clips the embedding of text {at}, which keeps a cosine of "
+                f"{cosine:.3f} to itself; export the bundle again, which measures its range"
+            )
     return clipped.astype(dtype)
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from edgedistill import files
 from edgedistill.errors import UserError, quote
+from edgedistill.files import Json
 from edgedistill.runtime.bundle import Bundle, kind_of
-from edgedistill.runtime.manifest import INPUTS, LARGEST_ID, Part, problems, width
+from edgedistill.runtime.manifest import COPY_AGAIN, INPUTS, LARGEST_ID, Part, problems, width
 from edgedistill.runtime.prompts import ROLES, Prompts
 from edgedistill.runtime.similarity import COSINE, Measure
 
@@ -48,25 +49,24 @@ class Golden(NamedTuple):
         return f"{self.measure.item} {at + 1} of {len(self.items)} ({quote(self.items[at][0])})"
 
 
-def content(
-    golden: Golden, about: dict[str, Any], max_tokens: int, limits: dict[str, float]
-) -> dict[str, Any]:
+def content(golden: Golden, about: Json, max_tokens: int, limits: dict[str, float]) -> Json:
     """parity.json. about: dims or labels. limits: the threshold of each precision."""
+    measure = golden.measure
+    rows = golden.rows.astype(np.float64).tolist()
     items: list[Any] = golden.items
     ids: list[Any] = golden.ids
-    if golden.measure is COSINE:
-        items, ids = [item[0] for item in items], [item[0] for item in ids]
+    if measure is COSINE:
+        items = [item[0] for item in items]
+        ids = [item[0] for item in ids]
     return {
-        "about": golden.measure.explained.format(max_tokens),
+        "about": measure.explained.format(max_tokens),
         **about,
-        golden.measure.limits: limits,
+        measure.limits: limits,
         "texts": items,
         "ids": ids,
         "truncated": golden.truncated,
         **({"roles": list(golden.roles)} if golden.roles else {}),
-        golden.measure.rows: [
-            [round(value, 6) for value in row] for row in golden.rows.astype(np.float64).tolist()
-        ],
+        measure.rows: [[round(value, 6) for value in row] for row in rows],
     }
 
 
@@ -80,70 +80,69 @@ class _GoldenTexts(Part):
     truncated: list[bool] = Field([])
     roles: list[Literal["text", "query", "document"]] = Field([])
 
+    @model_validator(mode="after")
+    def _one_of_each_text(self) -> Self:
+        for name in ("ids", "truncated", "roles"):
+            values = getattr(self, name)
+            if len(values) not in (len(self.texts), 0 if name != "ids" else -1):
+                raise ValueError(f"{name}: {len(values)} for {len(self.texts)} texts")
+        return self
 
-class _LabelledTexts(Part):
-    texts: list[list[LongText]] = Field(min_length=1, max_length=MOST_TEXTS)
-    ids: list[list[Ids]]
-    truncated: list[bool] = Field([])
-    roles: list[str] = Field([], max_length=0)
+
+class _LabelledTexts(_GoldenTexts):
+    texts: list[list[LongText]] = Field(min_length=1, max_length=MOST_TEXTS)  # type: ignore[assignment]
+    ids: list[list[Ids]]  # type: ignore[assignment]
 
 
-def read(folder: Path, manifest: dict[str, Any]) -> Golden:
+def read(folder: Path, manifest: Json) -> Golden:
     """The golden texts of a bundle, whose files were checked by their hashes.
 
     Raises UserError with all that is wrong: another shape than the manifest's, numbers that are not finite,
-        embeddings that are not of unit
-    length, which would make any cosine reach its threshold.
+    embeddings that are not of unit length, which would make any cosine reach its threshold.
     """
-    path, measure = folder / "parity.json", kind_of(manifest).measure
-    fields = files.read_json_object(path, "copy the bundle again")
+    path = folder / "parity.json"
+    measure = kind_of(manifest).measure
+    fields = files.read_json_object(path, COPY_AGAIN)
     facts = problems(_GoldenTexts if measure is COSINE else _LabelledTexts, fields)
     if not facts:
-        items, ids = fields["texts"], fields["ids"]
+        items = fields["texts"]
+        ids = fields["ids"]
         if measure is COSINE:
-            items, ids = [[text] for text in items], [[row] for row in ids]
-        rows = _matrix(fields.get(measure.rows))
+            items = [[text] for text in items]
+            ids = [[row] for row in ids]
+        try:
+            rows = np.array(fields.get(measure.rows), np.float64, ndmin=1)
+        except (OverflowError, TypeError, ValueError):
+            rows = np.empty(0)
         golden = Golden(measure, items, ids, fields.get("truncated", []), rows, fields.get("roles", []))
-        facts = list(_problems(golden, manifest))
+        facts = _problems(golden, manifest)
     if facts:
-        raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in facts))
+        raise UserError(*(f"{path}: {problem}; {COPY_AGAIN}" for problem in facts))
     return golden._replace(rows=golden.rows.astype(np.float32))
 
 
-def _matrix(rows: Any) -> np.ndarray:
-    """(n, d) float64; empty for what is none."""
-    try:
-        return np.array(rows, np.float64)
-    except (OverflowError, TypeError, ValueError):
-        return np.empty(0)
-
-
-def _problems(golden: Golden, manifest: dict[str, Any]) -> Iterator[str]:
-    count, most = len(golden.items), manifest["max_tokens"]
-    texts, shape = len(manifest.get("inputs", INPUTS[:2])) // 2, (count, width(manifest))
-    if {*map(len, golden.items), *map(len, golden.ids)} != {texts}:
-        yield f"texts, ids: not {texts} of each item"
-    if any(len(row) > most for item in golden.ids for row in item):
-        yield f"ids: above {most} for a text"
-    optional = {"truncated": golden.truncated, "roles": golden.roles}
-    lengths = {"ids": len(golden.ids), **{name: len(values) for name, values in optional.items() if values}}
-    for name, length in lengths.items():
-        if length != count:
-            yield f"{name}: {length} for {count} texts"
-    name, rows = golden.measure.rows, golden.rows
-    if rows.shape != shape:
-        yield f"{name}: shape {rows.shape}, not {shape}"
-    elif not (np.abs(rows) < LARGEST_NUMBER).all():
-        yield f"{name}: a number that is not finite"
-    elif golden.measure is COSINE and np.abs(np.linalg.norm(rows, axis=1) - 1).max() > UNIT_LENGTH:
-        yield f"{name}: an embedding that is not of unit length"
+def _problems(golden: Golden, manifest: Json) -> list[str]:
+    texts = len(manifest.get("inputs", INPUTS[:2])) // 2
+    most = manifest["max_tokens"]
+    name = golden.measure.rows
+    rows = golden.rows
+    shape = (len(golden.items), width(manifest))
+    tokens = [len(row) for item in golden.ids for row in item]
+    lengths = np.linalg.norm(rows, axis=-1) if golden.measure is COSINE else np.ones(1)
+    facts = {
+        f"texts, ids: not {texts} of each item": {*map(len, golden.items), *map(len, golden.ids)} != {texts},
+        f"ids: above {most} for a text": max(tokens) > most,
+        f"{name}: shape {rows.shape}, not {shape}": rows.shape != shape,
+        f"{name}: a number that is not finite": not (np.abs(rows) < LARGEST_NUMBER).all(),
+        f"{name}: an embedding that is not of unit length": (np.abs(lengths - 1) > UNIT_LENGTH).any(),
+    }
+    return [fact for fact, is_wrong in facts.items() if is_wrong]
 
 
 def different_ids(opened: Bundle, golden: Golden) -> Iterator[tuple[int, list[Any], list[Any]]]:
     """(index, the bundle's token ids, the expected ones) of each item whose ids differ."""
-    for at, (texts, role, expected) in enumerate(
-        zip(golden.items, golden.all_roles, golden.ids, strict=True)
-    ):
+    items = zip(golden.items, golden.all_roles, golden.ids, strict=True)
+    for at, (texts, role, expected) in enumerate(items):
         ids = [row.tolist() for row in opened.tokenize(texts, role)]
         if ids != expected:
             yield at, ids, expected
@@ -163,6 +162,36 @@ def rows(opened: Bundle, golden: Golden, together: bool = False) -> np.ndarray:
 SPECIAL = "[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <pad>"
 QUESTION = "How do I reset my password?"
 LONG = "Once upon a time there was a very long text that went on and on. " * 60
+TEXTS = [
+    "",
+    " ",
+    "\t\n  \r\n",
+    "a",
+    ".",
+    "The quick brown fox jumps over the lazy dog.",
+    QUESTION,
+    "ALL OF THIS IS SHOUTED, and this is not",
+    "naïve café, jalapeño, Ångström, Straße, İstanbul, DİZİ, STRAẞE, ǅ",
+    # combining marks
+    "nai\u0308ve cafe\u0301, and q\u0307\u0323 z\u0351\u036b\u0343\u036a a\u0334\u0335\u031c\u0330",
+    "北京今天的天气很好。",
+    "東京タワーは高いです。ﾊﾝｶｸ",
+    "한국어 문장입니다. \u1112\u1161\u11ab\u1100\u1173\u11af",  # composed, and letter by letter
+    "هذا نص يُقرأ من اليمين إلى اليسار",
+    "שלום עולם, left to right, then שוב",
+    "नमस्ते दुनिया ภาษาไทยไม่มีช่องว่าง",
+    "ﬁnance 🙂",
+    "👩\u200d👩\u200d👧\u200d👦 🇺🇳 👍🏽 🙃",  # one family, one flag, one thumb
+    "🙂" * 50,
+    "Привет, мир! Γειά σου Κόσμε, ΟΔΟΣ ΣΑΣ.",  # JavaScript writes ς for a Σ that ends a word
+    "\x00\x01\x07\x1b[31mred\x1b[0m \x7f\x85 end",
+    "\ufeffzero\u200bwidth\u2060joiner soft\u00adhyphen \u202eoverride\u202c",
+    "private \ue000, replaced \ufffd, unassigned \U000e0fff, astral 𝕳𝖊𝖑𝖑𝖔 𐍈",
+    f"{SPECIAL} a[SEP]b [sep] x</s>y",
+    "1234567890 3.14159 1e-9 ½ ² Ⅷ ١٢٣ €£¥",
+    "def f(x): return {'a': x**2}  # https://example.org/?q=a%20b&c=1",
+    "word-with_under.scores/and\\slashes… “quotes” — dashes",
+]
 MOST_ADDED = 32  # added tokens that get a text of their own
 
 
@@ -179,7 +208,8 @@ def golden_texts(tokenizer: Any, prompt: str, max_tokens: int) -> list[str]:
 
     added = [token.content for _, token in sorted(tokenizer.added_tokens_decoder.items())]
     others = [token for token in added if token.strip() and token not in SPECIAL.split()]
-    return [*_fixed_texts(_text_of(count, max_tokens)), *map(_around, others[:MOST_ADDED])]
+    full = _text_of(count, max_tokens)
+    return [*TEXTS, full, f"{full} a", LONG, "x" * 10_000, "长" * 2_000, *map(_around, others[:MOST_ADDED])]
 
 
 def texts_in_roles(prompts: Prompts) -> list[tuple[str, str]]:
@@ -197,50 +227,9 @@ def _around(token: str) -> str:
     )
 
 
-def _fixed_texts(full: str) -> list[str]:
-    return [
-        "",
-        " ",
-        "\t\n  \r\n",
-        "a",
-        ".",
-        "The quick brown fox jumps over the lazy dog.",
-        QUESTION,
-        "ALL OF THIS IS SHOUTED, and this is not",
-        "naïve café, jalapeño, Ångström, Straße, İstanbul, DİZİ, STRAẞE, ǅ",
-        # combining marks
-        "nai\u0308ve cafe\u0301, and q\u0307\u0323 z\u0351\u036b\u0343\u036a a\u0334\u0335\u031c\u0330",
-        "北京今天的天气很好。",
-        "東京タワーは高いです。ﾊﾝｶｸ",
-        "한국어 문장입니다. \u1112\u1161\u11ab\u1100\u1173\u11af",  # composed, and letter by letter
-        "هذا نص يُقرأ من اليمين إلى اليسار",
-        "שלום עולם, left to right, then שוב",
-        "नमस्ते दुनिया ภาษาไทยไม่มีช่องว่าง",
-        "ﬁnance 🙂",
-        "👩\u200d👩\u200d👧\u200d👦 🇺🇳 👍🏽 🙃",  # one family, one flag, one thumb
-        "🙂" * 50,
-        "Привет, мир! Γειά σου Κόσμε, ΟΔΟΣ ΣΑΣ.",  # JavaScript writes ς for a Σ that ends a word
-        "\x00\x01\x07\x1b[31mred\x1b[0m \x7f\x85 end",
-        "\ufeffzero\u200bwidth\u2060joiner soft\u00adhyphen \u202eoverride\u202c",
-        "private \ue000, replaced \ufffd, unassigned \U000e0fff, astral 𝕳𝖊𝖑𝖑𝖔 𐍈",
-        f"{SPECIAL} a[SEP]b [sep] x</s>y",
-        "1234567890 3.14159 1e-9 ½ ² Ⅷ ١٢٣ €£¥",
-        "def f(x): return {'a': x**2}  # https://example.org/?q=a%20b&c=1",
-        "word-with_under.scores/and\\slashes… “quotes” — dashes",
-        full,
-        f"{full} a",
-        LONG,
-        "x" * 10_000,
-        "长" * 2_000,
-    ]
-
-
-def _text_of(count_tokens: Callable[[str], int], tokens: int) -> str:
+def _text_of(count: Callable[[str], int], tokens: int) -> str:
     """A text of so many tokens, or slightly fewer where every word takes several tokens."""
-    word = next(
-        (word for word in ("a", "the", "1", ".") if count_tokens(f"{word} {word}") - count_tokens(word) == 1),
-        "a",
-    )
-    step = max(1, count_tokens(f"{word} {word}") - count_tokens(word))
-    count = max(1, (tokens - count_tokens(word)) // step + 1)
-    return " ".join([word] * count)
+    steps = {word: count(f"{word} {word}") - count(word) for word in ("a", "the", "1", ".")}
+    word = next((word for word, step in steps.items() if step == 1), "a")
+    words = (tokens - count(word)) // max(1, steps[word]) + 1
+    return " ".join([word] * max(1, words))

@@ -20,16 +20,31 @@ from edgedistill.runtime.trust.graph_check import BYTES, FIXED32, number, span
 
 GROUP = 32  # weights that share a scale in MatMulNBits and GatherBlockQuantized
 MIDDLE = {8: 128, 4: 8}  # what stands for 0 in MatMulNBits, by its bits
-ENDING = re.compile(r"_(int8|w8|w4|fp16|negative)$")  # of a constant that is kept in another way
+# of a constant that is kept in another way, the last of products alone
+ENDINGS = ("", "_fp16", "_negative", "_w4", "_int8", "_w8")
+ENDING = re.compile(f"({'|'.join(ENDINGS[1:])})$")
 PRODUCTS = ("MatMul", "MatMulIntegerToFloat", "MatMulNBits")
 PASSED = ("Identity", "Reshape", "Squeeze", "Cast")  # nodes that only change how values are laid out
 # of TensorProto.DataType
 TYPES = {1: "f4", 2: "u1", 3: "i1", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2"}
 INT4 = 22
 # fields of onnx.proto3
-GRAPH, NODE, TENSOR, INPUT, OUTPUT, OPERATOR, ATTRIBUTE = 7, 1, 5, 1, 2, 4, 5
-DIMS, DATA_TYPE, TENSOR_NAME, RAW_DATA = 1, 2, 8, 9
-NAME, FLOAT, INTEGER, STRING, INTEGERS = 1, 2, 3, 4, 8
+GRAPH = 7
+NODE = 1
+TENSOR = 5
+INPUT = 1
+OUTPUT = 2
+OPERATOR = 4
+ATTRIBUTE = 5
+DIMS = 1
+DATA_TYPE = 2
+TENSOR_NAME = 8
+RAW_DATA = 9
+NAME = 1
+FLOAT = 2
+INTEGER = 3
+STRING = 4
+INTEGERS = 8
 
 Fields = dict[int, list[Any]]  # of a message: numbers, or the bytes of texts, floats and messages
 
@@ -105,7 +120,7 @@ class GraphWeights:
 
     def has(self, name: str) -> bool:
         """Whether there is a constant of this name, in any precision."""
-        return any(name + ending in self.tensors for ending in ("", "_int8", "_w8", "_w4", "_fp16"))
+        return any(name + ending in self.tensors for ending in ENDINGS)
 
     def constants(self) -> dict[str, np.ndarray]:
         """All constants: floats as float32, integers as they are. What is stored besides, such as scales,
@@ -120,23 +135,23 @@ class GraphWeights:
         """
         if name not in self._products:
             return self.stored(name).plain
-        weight, factors = self.weight(name).plain, self.factors(self._products[name])
+        weight = self.weight(name).plain
+        factors = self.factors(self._products[name])
         return np.ascontiguousarray((weight if factors is None else weight * factors).T)
 
     def stored(self, name: str) -> Stored:
         """A constant that is no product's weight."""
-        for kept in (name, f"{name}_fp16"):
-            if kept in self.tensors:
-                return Stored(self._values(kept))
-        if f"{name}_negative" in self.tensors:  # a bias, see quantization.qdq
-            return Stored(-self._values(f"{name}_negative"))
-        if f"{name}_w4" in self.tensors:
-            values = self._values(f"{name}_w4")
+        ending = next((ending for ending in ENDINGS[:-1] if name + ending in self.tensors), None)
+        if ending is None:
+            raise CheckFailed(f"{self.place}: no constant {name!a}; {GET_AGAIN}")
+        values = self._values(name + ending)
+        if ending == "_negative":  # a bias, see quantization.qdq
+            return Stored(-values)
+        if ending == "_w4":
             return Stored(values, self.array(f"{name}_w4_scale").reshape(len(values), -1), GROUP, 4)
-        if f"{name}_int8" in self.tensors:
-            values = self._values(f"{name}_int8")
+        if ending == "_int8":
             return Stored(values, self.array(f"{name}_scale"), values.shape[-1])
-        raise CheckFailed(f"{self.place}: no constant {name!a}; {GET_AGAIN}")
+        return Stored(values)
 
     def product(self, name: str) -> Node:
         """The node that multiplies with a weight. Raises CheckFailed where none does."""
@@ -223,10 +238,9 @@ def _numbers(values: list[Any]) -> Iterator[int]:
 
 def _tensor(message: bytes) -> tuple[str, Tensor]:
     fields = _fields(message)
-    data = fields.get(RAW_DATA, [b""])[0]
-    return fields[TENSOR_NAME][0].decode(), Tensor(
-        [*_numbers(fields.get(DIMS, []))], fields[DATA_TYPE][0], data
-    )
+    shape = [*_numbers(fields.get(DIMS, []))]
+    tensor = Tensor(shape, fields[DATA_TYPE][0], fields.get(RAW_DATA, [b""])[0])
+    return fields[TENSOR_NAME][0].decode(), tensor
 
 
 def _node(fields: Fields) -> Node:
@@ -236,13 +250,11 @@ def _node(fields: Fields) -> Node:
 
 
 def _attribute(fields: Fields) -> tuple[str, Any]:
-    value: Any = None
+    value: Any = [*_numbers(fields.get(INTEGERS, []))]
     if FLOAT in fields:
         (value,) = struct.unpack("<f", fields[FLOAT][0])
     elif STRING in fields:
         value = fields[STRING][0].decode()
     elif INTEGER in fields:
-        value = fields[INTEGER][0]
-    else:
-        value = [*_numbers(fields.get(INTEGERS, []))]
+        (value,) = fields[INTEGER]
     return fields[NAME][0].decode(), value

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
-import os
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import onnxruntime
 
 from edgedistill.errors import CheckFailed, UserError, first_line, unknown_name, user_error
+from edgedistill.files import Json
 from edgedistill.runtime.batching import one_by_one
 from edgedistill.runtime.manifest import width
 from edgedistill.runtime.trust import GET_AGAIN
@@ -34,11 +31,12 @@ class BundleSession:
     they are embeddings, is a CheckFailed. Errors name the bundle's folder.
     """
 
-    def __init__(
-        self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str
-    ) -> None:
-        self._place, self._output, self._device = folder, manifest["output"], device
-        self._unit, self._width = not manifest.get("labels"), width(manifest)
+    def __init__(self, folder: Path, manifest: Json, precision: str, threads: int, device: str) -> None:
+        self._place = folder
+        self._output = manifest["output"]
+        self._device = device
+        self._unit = not manifest.get("labels")
+        self._width = width(manifest)
         self._tokens: int | None = manifest["max_tokens"] if manifest.get("shape") else None
         self._session: onnxruntime.InferenceSession | None
         try:
@@ -88,31 +86,6 @@ class BundleSession:
         return CheckFailed(f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); {way_out}")
 
 
-_opened: weakref.WeakSet[onnxruntime.InferenceSession] = weakref.WeakSet()
-
-
-def _end_without_joining() -> None:
-    """Let this forked process end where it calls exit: onnxruntime's destructors would wait for threads that
-    only its parent has.
-
-    So no session is destroyed here, nor what the C library would destroy at exit: it calls what was
-    registered last first, which flushes the buffers and then ends the process with its status.
-    """
-    os.environ["TOKENIZERS_PARALLELISM"] = (
-        "false"  # where it is on, tokenizers waits for threads of its parent too
-    )
-    for session in _opened:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
-    process = ctypes.CDLL(None)
-    if hasattr(process, "on_exit"):  # glibc; elsewhere such a destructor does not wait
-        process.on_exit(process._exit, None)
-        process.__cxa_atexit(process.fflush, None, None)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_end_without_joining)
-
-
 def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.InferenceSession:
     """Open a graph, its path or its bytes, on cpu, cuda or another provider of this onnxruntime. Operators
     that it has no kernel for run on the processor.
@@ -122,11 +95,14 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     """
     check_device(device)
     if device == "cpu":
-        session = open_in_memory(graph, threads, SERVING)
-        _opened.add(session)
-        return session
-    missing = _preload_cuda() if device == "cuda" else ""
+        return open_in_memory(graph, threads, SERVING)
     provider = offered()[device]
+    missing = ""
+    if device == "cuda":  # from pip's nvidia packages, which no other path leads to
+        with contextlib.redirect_stdout(io.StringIO()) as printed:  # stdout is for results
+            onnxruntime.preload_dlls()
+        failed = [line for line in printed.getvalue().splitlines() if line.startswith("Failed")]
+        missing = first_line(failed[0]) if failed else ""
     try:
         session = onnxruntime.InferenceSession(
             graph,
@@ -135,26 +111,20 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
             enable_fallback=0,
         )
     except Exception as error:  # of many classes
-        raise _not_started(device, f" ({first_line(error)})") from error
+        raise _not_started(device, first_line(error)) from error
     if provider not in session.get_providers():
-        raise _not_started(device, f" ({first_line(missing)})" if missing else "")
+        raise _not_started(device, missing)
     return session
 
 
-def _preload_cuda() -> str:
-    """Load CUDA's libraries from pip's nvidia packages, which no other path leads to. Returns the first
-    failure that onnxruntime prints."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:  # stdout is for results
-        onnxruntime.preload_dlls()
-    return next((line for line in printed.getvalue().splitlines() if line.startswith("Failed")), "")
-
-
-def _not_started(device: str, because: str) -> UserError:
+def _not_started(device: str, reason: str) -> UserError:
+    fact = f"onnxruntime did not start{f' ({reason})' if reason else ''}"
     if device != "cuda":
-        return UserError(f"device {device}: onnxruntime did not start{because}; use device cpu")
-    needs = "it needs an NVIDIA GPU with its driver, CUDA and cuDNN"
-    way_out = "pip install 'onnxruntime-gpu[cuda,cudnn]' brings the last two, or use device cpu"
-    return UserError(f"device cuda: onnxruntime did not start{because}; {needs}; {way_out}")
+        return UserError(f"device {device}: {fact}; use device cpu")
+    return UserError(
+        f"device cuda: {fact}; it needs an NVIDIA GPU with its driver, CUDA and cuDNN; "
+        "pip install 'onnxruntime-gpu[cuda,cudnn]' brings the last two, or use device cpu"
+    )
 
 
 def offered() -> dict[str, str]:
@@ -167,14 +137,14 @@ def check_device(device: str) -> None:
     """Raises UserError for a device that this onnxruntime was not built for."""
     if device in offered() or device == "cpu":
         return
-    if device == "cuda":
-        providers = onnxruntime.get_available_providers()
-        short = ", ".join(name.removesuffix("ExecutionProvider") for name in providers)
-        way_out = (
-            "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu"
-        )
-        raise UserError(f"device cuda: onnxruntime here offers {short}; {way_out}")
-    raise UserError(f"device: {unknown_name('device', device, {*DEVICES, *offered()})}")
+    if device != "cuda":
+        raise UserError(f"device: {unknown_name('device', device, {*DEVICES, *offered()})}")
+    providers = onnxruntime.get_available_providers()
+    raise UserError(
+        f"device cuda: onnxruntime here offers "
+        f"{', '.join(name.removesuffix('ExecutionProvider') for name in providers)}; pip uninstall "
+        "onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu"
+    )
 
 
 def open_in_memory(

@@ -65,7 +65,8 @@ def divided(text: str, tokens: Callable[[str], Spans], most: int) -> Iterator[st
             part = text[start:end].strip()
             excess = len(tokens(part)) - most  # a word that is cut may have more tokens than before
             if excess > 0 and last - excess > at:
-                last, part = last - excess, ""
+                last = last - excess
+                part = ""
         yield part
         start = end
         while at < len(spans) and spans[at][0] < end:

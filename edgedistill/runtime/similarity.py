@@ -19,11 +19,11 @@ def check_spaces(*spaces: str | None) -> None:
     """Raises UserError where two of them are known and differ."""
     known = list(dict.fromkeys(space for space in spaces if space is not None))
     if len(known) > 1:
-        fact = "embeddings of two spaces, whose cosines mean nothing"
-        way_out = (
-            "embed the texts of one again (edgedistill verify A --with B measures whether that can wait)"
+        raise UserError(
+            f"spaces {' and '.join(map(str, known))}: embeddings of two spaces, whose cosines mean "
+            "nothing; embed the texts of one again (edgedistill verify A --with B measures whether "
+            "that can wait)"
         )
-        raise UserError(f"spaces {' and '.join(map(str, known))}: {fact}; {way_out}")
 
 
 def similarity(
@@ -39,7 +39,8 @@ def similarity(
     shape, the dimensions differ, or both spaces are known and differ.
     """
     check_spaces(*spaces)
-    first, second = _rows(a, "a"), _rows(b, "b")
+    first = _rows(a, "a")
+    second = _rows(b, "b")
     if first.shape[1] != second.shape[1]:
         raise UserError(
             f"similarity: a has {first.shape[1]} dimensions, b has {second.shape[1]}; encode both with the "
@@ -67,7 +68,8 @@ def search(
     `similarity`, and where `rescore` has another number of documents.
     """
     check_spaces(*spaces)
-    asked, documents = _rows(queries, "queries"), np.asarray(documents)
+    asked = _rows(queries, "queries")
+    documents = np.asarray(documents)
     binary = documents.dtype == np.uint8
     again = documents if rescore is None else rescore
     if len(again) != len(documents):
@@ -75,11 +77,13 @@ def search(
             f"search: rescore has {len(again)} embeddings, documents has {len(documents)}; give the same"
         )
     first = compact(asked, "binary", calibration) if binary else asked
-    kept, best = np.zeros((len(asked), 0), np.int64), np.zeros((len(asked), 0), np.float32)
+    kept = np.zeros((len(asked), 0), np.int64)
+    best = np.zeros((len(asked), 0), np.float32)
     for start in range(0, len(documents), BLOCK):
         scores = similarity(first, documents[start : start + BLOCK])
         numbers = np.broadcast_to(np.arange(start, start + scores.shape[1]), scores.shape)
-        kept, best = np.hstack([kept, numbers]), np.hstack([best, scores])
+        kept = np.hstack([kept, numbers])
+        best = np.hstack([best, scores])
         kept, best = _best(kept, best, max(k, candidates) if binary else k)
     second = calibration.centred(asked) if again.dtype == np.uint8 else asked
     for at, query in enumerate(second if binary else ()):
@@ -94,20 +98,17 @@ def _best(numbers: np.ndarray, scores: np.ndarray, most: int) -> tuple[np.ndarra
 
 
 def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
+    fact = "not an array of numbers"
     try:
         array = np.asarray(embeddings)
         rows = np.atleast_2d(array if array.dtype == np.uint8 else array.astype(np.float32))
-        if array.ndim == 0 or not np.isfinite(rows).all():
-            raise ValueError
+        if rows.ndim == 2 and array.ndim and np.isfinite(rows).all():
+            return expanded(rows)
+        if rows.ndim > 2:
+            fact = f"an array of shape {rows.shape}, not (n, d) or (d,)"
     except (TypeError, ValueError, OverflowError):
-        raise UserError(
-            f"{name}: not an array of numbers; give embeddings, as encode returns them (texts: Bundle.search)"
-        ) from None
-    if rows.ndim != 2:
-        raise UserError(
-            f"{name}: an array of shape {rows.shape}; give embeddings of shape (n, d), or one of shape (d,)"
-        )
-    return expanded(rows)
+        pass
+    raise UserError(f"{name}: {fact}; give embeddings, as encode returns them (texts: Bundle.search)")
 
 
 def not_finite(rows: np.ndarray) -> int | None:
@@ -183,4 +184,36 @@ COSINE = Measure(
     between=lambda rows, others: (rows.astype(np.float64) * others).sum(1),
     required=lambda precision: precision.single_cosine,
     required_drift=lambda precision: precision.batch_cosine,
+)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """(n, C) logits -> (n, C) probabilities, rows summing to 1."""
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
+def probability_difference(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(n, C) and (n, C) logits -> (n,): the largest absolute difference between the probabilities of a label,
+    for each item."""
+    one, other = (softmax(rows.astype(np.float64)) for rows in (logits, others))
+    return np.asarray(np.abs(one - other).max(1))
+
+
+PROBABILITY = Measure(
+    rows="logits",
+    limits="probability_within",
+    item="item",
+    name="apart",
+    worst="max",
+    explained="item i (a text, or a pair) -> ids i of each of its texts (unpadded, truncated to {} tokens) "
+    "-> logits i by torch in float32",
+    about="difference of probabilities",
+    fact="has a probability that differs by {value:.{digits}f} from torch's{where}, {precision} must stay "
+    "within {threshold}",
+    best=0,
+    sign=-1,
+    between=probability_difference,
+    required=lambda precision: precision.probability_difference,
+    required_drift=lambda precision: 0,
 )

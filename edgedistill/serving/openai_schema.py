@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from starlette.responses import Response
 
 from edgedistill.errors import UserError, shown
 from edgedistill.runtime.bundle import Bundle
@@ -27,6 +31,7 @@ ROLES = {
 }
 # output_dtype, as Voyage and Mistral have it, -> our precision of embeddings; their `binary` is int8
 DTYPES = {"float": "float32", "int8": "int8", "ubinary": "binary", "binary": "binary"}
+KEY = re.compile(rb'"\s*:')  # the end of a key, or what looks so inside a string
 CODES = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter"}
 TOKEN_IDS = (
     "token ids of another model's tokenizer would give wrong embeddings unseen; send strings (LangChain: "
@@ -45,13 +50,17 @@ class Refusal(Exception):
     code: str | None = None
     headers: Mapping[str, str] | None = None
 
-    def body(self) -> bytes:
+    def response(self) -> Response:
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         if self.status == 429:
             kind = "rate_limit_error"
-        return orjson.dumps(
-            {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
-        )
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return json_response({"error": error}, self.status, self.headers)
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, status, headers, media_type="application/json")
 
 
 class EmbeddingRequest(BaseModel):
@@ -101,19 +110,19 @@ class RequestReader:
         """Raises Refusal for what is not JSON in UTF-8, and for keys and values that are not understood."""
         try:
             value = orjson.loads(body)
+            if isinstance(value, dict) and len(KEY.findall(body)) != len(value):
+                _check_once(body)
+            request = self.kind.model_validate(value)
         except orjson.JSONDecodeError as error:
             message = f"body: not JSON ({error}); send JSON in UTF-8"
             raise Refusal(400, message, None, "invalid_json") from None
-        try:
-            request = self.kind.model_validate(value)
         except ValidationError as error:
             raise _refusal(error.errors(include_url=False)[0]) from None
         self.check_model(request.model)
         if request.encoding_format == "base64" and request.dtype != "float":
             # which clients, as openai's, read as float32
             fact = f"base64 is of float alone, and output_dtype is {request.dtype}"
-            message = f"encoding_format: {fact}; send encoding_format float"
-            raise Refusal(400, message, "encoding_format")
+            raise Refusal(400, f"encoding_format: {fact}; send encoding_format float", "encoding_format")
         param = "dimensions"
         try:
             dim = self.bundle.embedding_dim(request.dimensions)
@@ -131,6 +140,19 @@ class RequestReader:
         if model not in (None, *self.names, *(f"{name}:{precision}" for name in self.names)):
             message = f"model: no {shown(model)} here; this server has {', '.join(self.names)}"
             raise Refusal(404, message, "model", "model_not_found")
+
+
+def _check_once(body: bytes | bytearray) -> None:
+    """Raises Refusal where a key stands twice in one object, and would hide the other."""
+
+    def once(items: list[tuple[str, Any]]) -> None:
+        twice = [key for key, count in Counter(key for key, _ in items).items() if count > 1]
+        if twice:
+            message = f"{shown(twice[0])}: there twice; send it once"
+            raise Refusal(400, message, twice[0], "invalid_json")
+
+    with suppress(RecursionError):  # no object that is known here is nested
+        json.loads(body, object_pairs_hook=once)
 
 
 def _refusal(problem: Any) -> Refusal:
@@ -151,9 +173,12 @@ def _refused(param: str, error: UserError) -> Refusal:
     return Refusal(400, f"{param}: {fact}", param)
 
 
-def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
+def response(
+    bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, tokens: Counter[str]
+) -> Response:
     """OpenAI's answer: (n, d) float32 embeddings, in the type asked for, as lists of numbers; float32 also
-    as base64 of their little-endian bytes. Raises Refusal where int8 would clip them."""
+    as base64 of their little-endian bytes. `tokens`: those `read`, `cut` and `unknown`. Raises Refusal where
+    int8 would clip them."""
     dim = bundle.embedding_dim(request.dimensions)
     if dim < embeddings.shape[1]:
         embeddings = unit_rows(embeddings[:, :dim])
@@ -166,7 +191,7 @@ def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, 
     if request.encoding_format == "base64":
         rows = [base64.b64encode(row).decode() for row in rows.astype("<f4")]
     data = [{"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(rows)]
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    usage = {"prompt_tokens": tokens["read"], "total_tokens": tokens["read"]}
+    usage |= {"tokens_cut": tokens["cut"], "tokens_unknown": tokens["unknown"]}
     answer = {"object": "list", "data": data, "model": request.model or bundle.manifest["name"]}
-    answer |= {"usage": usage, "space": bundle.space}
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return json_response({**answer, "usage": usage, "space": bundle.space})

@@ -47,7 +47,8 @@ class Job:
     """The texts of one request, and their embeddings as they come.
 
     embeddings: (n, d) float32, complete when `done` is. role: what the texts are, for the bundle's prompts.
-        short: which queue it waits in. tokens: of all texts, without padding. left: texts to be embedded.
+        short: which queue it waits in. left: texts to be embedded. tokens: of all texts, those `read`,
+        without padding, the `unknown` ones among them, and those `cut` at the bundle's limit.
     """
 
     embeddings: np.ndarray
@@ -55,7 +56,7 @@ class Job:
     role: str
     short: bool
     left: int
-    tokens: int = 0
+    tokens: Counter[str] = field(default_factory=Counter)
 
 
 class Text(NamedTuple):
@@ -163,11 +164,13 @@ class RequestQueue:
     def _take(self) -> list[Text]:
         """What waits, up to the bound, requests in turn; waits for something to come. Empty when the queue
         has stopped."""
-        batch, cost = list[Text](), 0
+        batch = []
+        cost = 0
         with self._changed:
             self._changed.wait_for(lambda: any(self._texts.values()) or self._stopping)
             while cost < self.batch_tokens and any(self._texts.values()):
-                short, long = self._texts[True], self._texts[False]
+                short = self._texts[True]
+                long = self._texts[False]
                 requests = short if short and (not long or self._is_short(cost)) else long
                 texts = requests.popleft()
                 while texts and cost < self.batch_tokens:
@@ -183,15 +186,21 @@ class RequestQueue:
         the tokens."""
         total = 0
         for role in {text.job.role for text in batch}:
-            texts = [text for text in batch if text.job.role == role]
-            ids = bundle.tokenize([text.text for text in texts], role)
-            embeddings = bundle.of(role).encode_ids(ids, batch_tokens=RUN_TOKENS)
+            texts, encoder = [text for text in batch if text.job.role == role], bundle.of(role)
+            ids = encoder.tokenize([text.text for text in texts], role)
+            embeddings = encoder.encode_ids(ids, batch_tokens=RUN_TOKENS)
+            most = encoder.max_tokens
+            long = {at for at, row in enumerate(ids) if len(row) >= most}
+            whole = encoder.token_counts([texts[at].text for at in long], role)
+            cut = dict(zip(long, whole, strict=True))
+            unknown = encoder.unknown_tokens([row.tolist() for row in ids], role)
             with self._changed:  # another worker may have other texts of these jobs
-                for text, tokens, embedding in zip(texts, map(len, ids), embeddings, strict=True):
+                for at, (text, embedding) in enumerate(zip(texts, embeddings, strict=True)):
                     text.job.embeddings[text.row] = embedding
-                    text.job.tokens += tokens
+                    lost = max(0, cut.get(at, 0) - most)
+                    text.job.tokens.update(read=len(ids[at]), cut=lost, unknown=unknown[at][0])
                     text.job.left -= 1
-                    total += tokens
+                    total += len(ids[at])
         if complete := {text.job for text in batch if not text.job.left}:
             self._loop.call_soon_threadsafe(_end, complete, None)
         return total

@@ -13,13 +13,13 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import orjson
 import prometheus_client
 import uvicorn
 from starlette.applications import Starlette
@@ -34,10 +34,11 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from edgedistill import machine
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.runtime import bundle
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.serving import openai_schema
-from edgedistill.serving.openai_schema import EmbeddingRequest, Refusal, RequestReader
+from edgedistill.serving.openai_schema import EmbeddingRequest, Refusal, RequestReader, json_response
 from edgedistill.serving.request_queue import QueueFull, RequestQueue
 from edgedistill.session import Session
 
@@ -125,20 +126,17 @@ class EmbeddingServer:
             Route("/health", self.health),
             Route("/metrics", self.exposition),
         ]
-        cors: dict[str, Any] = {
-            "allow_origins": limits.origins,
-            "allow_methods": ["GET", "POST"],
-            "allow_headers": ["authorization", "content-type"],
-        }
-        by_origin = partial(origin_problem, limits.origins)
-        checks = [Middleware(Refusing, check=by_origin), Middleware(CORSMiddleware, **cors)]
+        methods = ["GET", "POST"]
+        headers = ["authorization", "content-type"]
+        cors = Middleware(
+            CORSMiddleware, allow_origins=limits.origins, allow_methods=methods, allow_headers=headers
+        )
+        checks = [Middleware(Refusing, check=partial(origin_problem, limits.origins)), cors]
         if limits.api_key is not None:  # behind CORS: a browser asks first whether it may, without a key
             checks.append(Middleware(Refusing, check=partial(key_problem, limits.api_key)))
+        handlers: Any = {HTTPException: http_error, Exception: our_error, Refusal: refused}
         self.app = Starlette(
-            routes=routes,
-            lifespan=self.lifespan,
-            exception_handlers={HTTPException: http_error, Exception: our_error},
-            middleware=checks,
+            routes=routes, lifespan=self.lifespan, exception_handlers=handlers, middleware=checks
         )
 
     @contextlib.asynccontextmanager
@@ -149,24 +147,21 @@ class EmbeddingServer:
 
     async def health(self, request: Request) -> Response:
         state = "stopping" if self.stopping else "ready"
-        return json_response(orjson.dumps({"status": state}), 503 if self.stopping else 200)
+        return json_response({"status": state}, 503 if self.stopping else 200)
 
-    def model_entry(self, name: str) -> dict[str, Any]:
+    def model_entry(self, name: str) -> Json:
         """A model by one of its names; `space` says which of its embeddings may be mixed with others'."""
         entry = {"id": name, "object": "model", "created": 0, "owned_by": "edgedistill"}
         return entry | {"space": self.reader.bundle.space}
 
     async def models(self, request: Request) -> Response:
         entries = [self.model_entry(name) for name in self.reader.names]
-        return json_response(orjson.dumps({"object": "list", "data": entries}))
+        return json_response({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        try:
-            self.reader.check_model(name)
-        except Refusal as refusal:
-            return refused(refusal)
-        return json_response(orjson.dumps(self.model_entry(name)))
+        self.reader.check_model(name)
+        return json_response(self.model_entry(name))
 
     async def exposition(self, request: Request) -> Response:
         return Response(
@@ -176,28 +171,31 @@ class EmbeddingServer:
 
     async def embeddings(self, request: Request) -> Response:
         """Answer a request, and count it by status."""
-        started, status = time.perf_counter(), 500
+        started = time.perf_counter()
+        status = 500
         try:
             async with asyncio.timeout(self.limits.timeout_s):
-                content = await self._answer(request)
+                answer = await self._answer(request)
             status = 200
             self.metrics.request_seconds.observe(time.perf_counter() - started)
-            return json_response(content)
-        except Refusal as refusal:
-            status = refusal.status
-            return refused(refusal)
+            return answer
         except TimeoutError:
             status = 503
-            way_out = "send fewer texts, or try again"
-            message = f"server: no answer within {self.limits.timeout_s:g} s; {way_out}"
-            return refused(Refusal(503, message, code="timeout"))
+            raise Refusal(
+                503,
+                f"server: no answer within {self.limits.timeout_s:g} s; send fewer texts, or try again",
+                code="timeout",
+            ) from None
+        except Refusal as refusal:
+            status = refusal.status
+            raise
         except ClientDisconnect:
             status = CLIENT_LEFT
             return Response(status_code=204)  # nobody reads it
         finally:
             self.metrics.requests.labels(str(status)).inc()
 
-    async def _answer(self, request: Request) -> bytes:
+    async def _answer(self, request: Request) -> Response:
         try:
             self.queue.check_room()  # a full queue refuses before it reads a body
             async with self._body(request) as body:
@@ -215,15 +213,14 @@ class EmbeddingServer:
         if int(request.headers.get("content-length", 0)) > self.limits.body_bytes:
             raise too_large(self.limits.body_bytes)
         kind = request.headers.get("content-type", "none")
+        encoding = request.headers.get("content-encoding", "identity")
         # a web page may send any other without asking first
         if kind.split(";")[0].strip().lower() != "application/json":
             raise Refusal(415, f"Content-Type: {kind[:80]}; send application/json")
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refusal(
-                415,
-                f"Content-Encoding: {request.headers['content-encoding']}; send the body without compression",
-            )
-        body, held = bytearray(), 0
+        if encoding != "identity":
+            raise Refusal(415, f"Content-Encoding: {encoding}; send the body without compression")
+        body = bytearray()
+        held = 0
         try:
             async for chunk in request.stream():
                 held += len(chunk)
@@ -237,7 +234,7 @@ class EmbeddingServer:
         finally:
             self.held_bytes -= held
 
-    async def _embed(self, request: Request, wanted: EmbeddingRequest) -> tuple[np.ndarray, int]:
+    async def _embed(self, request: Request, wanted: EmbeddingRequest) -> tuple[np.ndarray, Counter[str]]:
         """(n, d) embeddings and the tokens of a request's texts, which leave the queue when the client does
         or the time is up."""
         job = self.queue.submit(wanted.input, wanted.role)
@@ -266,7 +263,7 @@ class Refusing:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         problem = self.check(scope) if scope["type"] == "http" else None
-        await (refused(problem) if problem else self.app)(scope, receive, send)
+        await (problem.response() if problem else self.app)(scope, receive, send)
 
 
 def origin_problem(origins: Sequence[str], scope: Scope) -> Refusal | None:
@@ -274,8 +271,9 @@ def origin_problem(origins: Sequence[str], scope: Scope) -> Refusal | None:
     asking = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
     if "*" in origins or set(asking) <= set(origins):
         return None
-    way_out = "start the server with --cors, or ask without a browser"
-    return Refusal(403, f"Origin: {asking[0][:80]} may not ask; {way_out}")
+    return Refusal(
+        403, f"Origin: {asking[0][:80]} may not ask; start the server with --cors, or ask without a browser"
+    )
 
 
 def key_problem(key: str, scope: Scope) -> Refusal | None:
@@ -321,16 +319,13 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self.loop.call_later(self.headers_s, self._expire, self.cycle)
 
 
-def json_response(content: bytes, status: int = 200) -> Response:
-    return Response(content, status, media_type="application/json")
-
-
-def refused(refusal: Refusal) -> Response:
-    return Response(refusal.body(), refusal.status, refusal.headers, media_type="application/json")
+async def refused(request: Request, refusal: Refusal) -> Response:
+    return refusal.response()
 
 
 def busy(fact: str, retry_after_s: int) -> Refusal:
-    message, headers = f"server: {fact}; try again in {retry_after_s} s", {"Retry-After": str(retry_after_s)}
+    message = f"server: {fact}; try again in {retry_after_s} s"
+    headers = {"Retry-After": str(retry_after_s)}
     return Refusal(429, message, code="rate_limit_exceeded", headers=headers)
 
 
@@ -339,18 +334,17 @@ def too_large(limit_bytes: int) -> Refusal:
     return Refusal(413, message, code="body_too_large")
 
 
-async def http_error(request: Request, error: Exception) -> Response:
+async def http_error(request: Request, error: HTTPException) -> Response:
     """Unknown paths and methods, in the shape of OpenAI's errors."""
-    assert isinstance(error, HTTPException)
     paths = "POST /v1/embeddings, GET /v1/models, /health or /metrics"
     fact = "no such path" if error.status_code == 404 else "not with this method"
     message = f"{request.method} {request.url.path[:80]}: {fact}; ask for {paths}"
-    return refused(Refusal(error.status_code, message, headers=error.headers))
+    return Refusal(error.status_code, message, headers=error.headers).response()
 
 
 async def our_error(request: Request, error: Exception) -> Response:
     """A fault of ours; its traceback is logged."""
-    return refused(Refusal(500, "server: internal error; its log has the details"))
+    return Refusal(500, "server: internal error; its log has the details").response()
 
 
 class GracefulServer(uvicorn.Server):
@@ -381,10 +375,12 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
     bundles = [bundle.load(name, threads=threads, device=session.device) for _ in range(workers)]
     first = bundles[0]
     if first.labels:
-        fact = f"a classifier ({', '.join(first.labels)}), which has no embeddings"
-        raise UserError(f"{name}: {fact}; serve an encoder")
-    for encoder in (encoder for opened in bundles for encoder in opened.encoders):
-        encoder.encode("warm")  # before it listens: what fails here ends the start
+        raise UserError(
+            f"{name}: a classifier ({', '.join(first.labels)}), which has no embeddings; serve an encoder"
+        )
+    for opened in bundles:
+        for encoder in opened.encoders:
+            encoder.encode("warm")  # before it listens: what fails here ends the start
     listener = listen(host, port)
     server = EmbeddingServer(bundles, limits)
     sys.setswitchinterval(SWITCH_S)
@@ -403,11 +399,11 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
         backlog=BACKLOG,
     )
     address, free = listener.getsockname()[:2]
+    host = f"[{address}]" if ":" in address else address
     about = f"{first.dims[0]} dimensions, up to {first.max_tokens} tokens"
-    place = f"http://{f'[{address}]' if ':' in address else address}:{free}/v1"
     if first.fallback:
         session.log(f"{name}:{first.precision}: {first.fallback}")
-    session.log(f"{first.manifest['name']}:{first.precision}, {about}, on {place}")
+    session.log(f"{first.manifest['name']}:{first.precision}, {about}, on http://{host}:{free}/v1")
     GracefulServer(config, server).run(sockets=[listener])
 
 

@@ -15,7 +15,6 @@ __all__ = [
     "kinds",
     "model_folder",
     "narrow_bert",
-    "output",
     "pooling",
     "recurrent",
     "sentence_transformer",

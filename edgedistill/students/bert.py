@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PretrainedConfig
@@ -29,7 +30,7 @@ class BertStudent(Headed):
     """`forward(input_ids, attention_mask) -> (B, d)`: a BERT, pooling, and a head where the recipe has one.
 
     `pad` is the padding id where positions are counted from pad + 1, as in RoBERTa; None where they are
-    counted from 0, as in BERT.
+    counted from 0, as in BERT. `relative` is the table of relative positions, as in MPNet, where it has one.
     """
 
     def __init__(self, model: Any, pooling: str, head: nn.Linear | None, tanh: bool) -> None:
@@ -38,6 +39,7 @@ class BertStudent(Headed):
         self.pooling = pooling
         self.head, self.tanh, self.pooled_dims = head, tanh, int(model.config.hidden_size)
         self.pad: int | None = None
+        self.relative: nn.Embedding | None = None
 
     @property
     def poolings(self) -> list[str]:
@@ -48,6 +50,8 @@ class BertStudent(Headed):
     ) -> Any:
         """BERT's output: token embeddings (B, T, H), then the pooler's output (B, H) where there is a
         pooler."""
+        if self.relative is not None:
+            attention_mask = bert_layers.scores_mask(self.relative.weight, attention_mask)
         return self.model(attention_mask=attention_mask, **self._inputs(input_ids, token_embeddings))
 
     def embedded(
@@ -77,6 +81,12 @@ class BertStudent(Headed):
         if self.pooling == "cls_pooler":
             return self.through_head(pooler[0], input_ids, attention_mask)
         return self.through_head(pool(tokens, attention_mask, self.pooling), input_ids, attention_mask)
+
+    def counts(self) -> dict[str, int]:
+        """Counted as in the papers: all embedding tables and their LayerNorm; the layers; the head with
+        BERT's own pooler."""
+        pooler = self.model.pooler if self.pooling == "cls_pooler" else None
+        return head.counts(self, head.count(self.model.embeddings), self.head, pooler)
 
 
 class BertSizes(Fields):
@@ -117,6 +127,7 @@ class BertShape(StudentShape):
     pooling: Literal["mean", "cls", "cls_pooler", "max", "last"]
     position_ids: Literal["pad", "zero"] = "zero"
     pad: Annotated[int, Field(ge=0, lt=2**24)] = 0
+    relative_positions: bool = False
 
     @model_validator(mode="after")
     def _in_tables(self) -> BertShape:
@@ -147,10 +158,13 @@ def shape(
         reduced = narrow_bert.shape(spec, source.model.config) if spec.reduced else {}
         config = _source_config(spec, source.model.config, {**vocabulary, **reduced})
         positions = {} if source.pad is None else {"position_ids": "pad", "pad": pad}
+        positions |= {} if source.relative is None else {"relative_positions": True}
     first = first_position(positions.get("pad"))
     if config.max_position_embeddings - first < 3:
-        fact = f"none are left behind padding id {pad} in a table of {config.max_position_embeddings}"
-        raise UserError(f"student.max_positions: {fact}; give more, or a tokenizer with a smaller padding id")
+        raise UserError(
+            f"student.max_positions: none are left behind padding id {pad} in a table of "
+            f"{config.max_position_embeddings}; give more, or a tokenizer with a smaller padding id"
+        )
     return layers_shape(spec, config, positions, config.max_position_embeddings - first, teacher_dims)
 
 
@@ -176,18 +190,16 @@ def layers_shape(
 
 
 def _random_config(spec: recipe.Bert, vocabulary: dict[str, int]) -> BertConfig:
-    assert isinstance(spec.layers, int) and spec.width is not None  # validated by the recipe
-    heads = spec.heads or max(2, spec.width // 64)
-    if spec.width % heads:
-        raise UserError(
-            f"student.heads: width {spec.width} is not a multiple of {heads} heads; set student.heads"
-        )
+    width: Any = spec.width  # a number, and so are the layers, as the recipe says
+    heads = spec.heads or max(2, width // 64)
+    if width % heads:
+        raise UserError(f"student.heads: width {width} is not a multiple of {heads} heads; set student.heads")
     return BertConfig(
         **vocabulary,
-        hidden_size=spec.width,
+        hidden_size=width,
         num_hidden_layers=spec.layers,
         num_attention_heads=heads,
-        intermediate_size=spec.intermediate or 4 * spec.width,
+        intermediate_size=spec.intermediate or 4 * width,
         max_position_embeddings=spec.max_positions or POSITIONS,
         hidden_dropout_prob=spec.dropout,
         attention_probs_dropout_prob=spec.dropout,
@@ -196,14 +208,14 @@ def _random_config(spec: recipe.Bert, vocabulary: dict[str, int]) -> BertConfig:
 
 def _source_config(spec: recipe.Bert, source: PretrainedConfig, replaced: dict[str, int]) -> BertConfig:
     """The source's config with the student's own values."""
-    positions = spec.max_positions or source.max_position_embeddings
-    if positions > source.max_position_embeddings:
-        most = source.max_position_embeddings
+    most = source.max_position_embeddings
+    positions = spec.max_positions or most
+    if positions > most:
         raise UserError(
             f"student.max_positions: {positions} from weights that have {most}; ask for as many or fewer"
         )
     changed = {"num_hidden_layers": len(source_layers(spec, source)), "max_position_embeddings": positions}
-    config = BertConfig(**{**source.to_dict(), **changed, **replaced})
+    config = BertConfig(**source.to_dict() | changed | replaced)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return config
 
@@ -229,8 +241,10 @@ def known_layers(layers: list[int], depth: int) -> list[int]:
     """The layers. Raises UserError for one that a source of this depth does not have."""
     for layer in layers:
         if not 0 <= layer < depth:
-            fact = f"no layer {layer} in a model with {depth} layers; choose from 0 to {depth - 1}"
-            raise UserError(f"student.layers: {fact}")
+            raise UserError(
+                f"student.layers: no layer {layer} in a model with {depth} layers; choose from 0 to "
+                f"{depth - 1}"
+            )
     return layers
 
 
@@ -244,9 +258,12 @@ def build(shape: dict[str, Any]) -> BertStudent:
     student = BertStudent(model, shape["pooling"], head.build(shape, config.hidden_size), shape["tanh"])
     if shape.get("position_ids") == "pad":
         student.pad = shape["pad"]
+    if shape.get("relative_positions"):
+        student.relative = nn.Embedding(bert_layers.BUCKETS, config.num_attention_heads)
     return head.with_lexical_channel(student, shape, config.vocab_size)
 
 
+@torch.no_grad()
 def copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers) -> None:
     """Copy all of a source but its token embeddings; a student with fewer segments takes the first."""
     mine, theirs = student.model, source.model
@@ -254,6 +271,8 @@ def copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers) 
         mine.encoder.layer[at].load_state_dict(theirs.encoder.layer[number].state_dict())
     mine.embeddings.LayerNorm.load_state_dict(theirs.embeddings.LayerNorm.state_dict())
     bert_layers.copy_tables(student, source)
+    if student.relative is not None and source.relative is not None:
+        student.relative.weight.copy_(source.relative)
     if student.pooling == "cls_pooler" and theirs.pooler is not None:
         mine.pooler.load_state_dict(theirs.pooler.state_dict())
 
@@ -290,11 +309,4 @@ def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any
     return student, student_shape
 
 
-def parameters(student: BertStudent) -> dict[str, int]:
-    """Counted as in the papers: all embedding tables and their LayerNorm; the layers; the head with BERT's
-    own pooler."""
-    pooler = student.model.pooler if student.pooling == "cls_pooler" else None
-    return head.counts(student, head.count(student.model.embeddings), student.head, pooler)
-
-
-KIND = Kind(BertStudent, BertShape, initial, build, parameters, restore=bert_layers.restore)
+KIND = Kind(BertShape, initial, build, bert_layers.restore)

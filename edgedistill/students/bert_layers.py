@@ -3,13 +3,14 @@ what it lacks."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 import torch
-from onnx import TensorProto
+from numpy import ndarray
+from onnx import ModelProto, TensorProto
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
@@ -30,12 +31,13 @@ ARCHITECTURES = {
     "BertModel": ("bert", "BERT"),
     "CamembertModel": ("camembert", "CamemBERT"),
     "DistilBertModel": ("distilbert", "DistilBERT"),
+    "MPNetModel": ("mpnet", "MPNet"),
     "RobertaModel": ("roberta", "RoBERTa"),
     "XLMRobertaModel": ("xlm-roberta", "XLM-R"),
 }
 # model types whose positions start after the pad id
 COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta")
-RENAMED = {  # parameters of DistilBERT -> of BERT
+RENAMED = {  # parameters of DistilBERT and MPNet -> of BERT
     r"^transformer\.": "encoder.",
     r"\.attention\.q_lin\.": ".attention.self.query.",
     r"\.attention\.k_lin\.": ".attention.self.key.",
@@ -45,7 +47,14 @@ RENAMED = {  # parameters of DistilBERT -> of BERT
     r"\.ffn\.lin1\.": ".intermediate.dense.",
     r"\.ffn\.lin2\.": ".output.dense.",
     r"\.output_layer_norm\.": ".output.LayerNorm.",
+    r"\.attention\.attn\.q\.": ".attention.self.query.",
+    r"\.attention\.attn\.k\.": ".attention.self.key.",
+    r"\.attention\.attn\.v\.": ".attention.self.value.",
+    r"\.attention\.attn\.o\.": ".attention.output.dense.",
+    r"\.attention\.LayerNorm\.": ".attention.output.LayerNorm.",
 }
+RELATIVE = "encoder.relative_attention_bias.weight"
+BUCKETS, FARTHEST = 32, 128  # of relative positions, and the distance that is in the last one, as in MPNet
 FOLDED = np.empty(
     0, np.float32
 )  # of a parameter that a graph holds as part of others: what is left of it is zero
@@ -62,11 +71,13 @@ class EncoderLayers(NamedTuple):
     """An encoder whose layers a student can take, and what it computes besides.
 
     `model` is a BertModel. `pad` is the padding id where positions are counted from pad + 1, as in RoBERTa,
-    and None where they are counted from 0, as in BERT.
+    and None where they are counted from 0, as in BERT. `relative` (BUCKETS, heads) is what MPNet adds to the
+    scores of attention in all layers, by the distance of the two tokens; None in other encoders.
     """
 
     model: Any
     pad: int | None = None
+    relative: Tensor | None = None
 
     @property
     def repeats(self) -> int:
@@ -89,12 +100,35 @@ def convert(model: Any) -> EncoderLayers | None:
     pad = int(model.embeddings.padding_idx) if ARCHITECTURES[name][0] in COUNTED_FROM_PADDING else None
     weights = {_renamed(key): value.detach() for key, value in model.state_dict().items()}
     weights.setdefault(SEGMENTS, torch.zeros(1, model.config.hidden_size))
+    relative = weights.pop(RELATIVE, None)
+    if relative is not None and len(relative) != BUCKETS:
+        return None
     sizes = _config(model.config, len(weights[SEGMENTS]))
     with quiet():
         converted = BertModel.from_pretrained(
             None, config=sizes, state_dict=weights, add_pooling_layer="pooler.dense.weight" in weights
         )
-    return EncoderLayers(converted, pad)
+    return EncoderLayers(converted, pad, relative)
+
+
+def relative_buckets(distances: Tensor) -> Tensor:
+    """The rows of a table of relative positions for the distances from queries to keys: near ones have a row
+    each, farther ones share one with more and more others (Raffel et al. 2020, §2.1)."""
+    half, near, steps = BUCKETS // 2, BUCKETS // 4, distances.abs()
+    logarithm = torch.log(steps.clamp(min=1).float() / near) / math.log(FARTHEST / near)
+    far = near + (logarithm * (half - near)).long()
+    return half * (distances > 0) + torch.where(steps < near, steps, far.clamp(max=half - 1))
+
+
+def scores_mask(relative: Tensor | None, mask: Tensor) -> Tensor:
+    """What attention takes as its mask of texts (B, T): which are tokens (B, 1, 1, T), or with relative
+    positions what is added to scores (B, heads, T, T)."""
+    if relative is None:
+        return mask[:, None, None].bool()
+    places = torch.arange(mask.shape[1], device=mask.device)
+    buckets = relative_buckets(places - places.unsqueeze(1))
+    added = nn.functional.embedding(buckets, relative).permute(2, 0, 1)
+    return added + (1 - mask[:, None, None].to(added.dtype)) * MASKED
 
 
 def _renamed(name: str) -> str:
@@ -147,7 +181,7 @@ def position_rows(rows: int, pad: int | None, source: Any, source_pad: int | Non
 @torch.no_grad()
 def copy_tables(student: Any, source: EncoderLayers, space: Tensor | None = None) -> None:
     """Copy the tables of positions and segments in place; `space` (H, w) projects the rows. A student with
-    fewer segments takes the first of them."""
+    fewer segments takes the first of them. Relative positions are copied where heads are."""
     mine, theirs = student.model.embeddings, source.model.embeddings
     positions = mine.position_embeddings.weight
     segments = mine.token_type_embeddings.weight
@@ -174,14 +208,20 @@ def layers_of(student: Any) -> EncoderLayers | None:
     ):
         return None
     is_student = hasattr(student, "pad")  # a student, whose model is a BertModel already
-    layers = EncoderLayers(model, student.pad) if is_student else convert(model)
-    assert layers is not None
-    config = layers.model.config
-    absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
-    return layers if absolute and config.hidden_act in (*GELUS, "relu") else None
+    layers = of_student(student) if is_student else convert(model)
+    if layers is None or layers.model.config.hidden_act not in (*GELUS, "relu"):
+        return None
+    absolute = getattr(layers.model.config, "position_embedding_type", "absolute") == "absolute"
+    return layers if absolute else None
 
 
-def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
+def of_student(student: Any) -> EncoderLayers:
+    """The layers of a BERT student."""
+    relative = student.relative.weight if student.relative is not None else None
+    return EncoderLayers(student.model, student.pad, relative)
+
+
+def write(student: Any, layers: EncoderLayers) -> ModelProto:
     """Write the graph; `last_hidden_state` is the last layer's output (B, T, H), or the embeddings where
     there are no layers.
 
@@ -208,22 +248,17 @@ def _encoded(writer: GraphWriter, layers: EncoderLayers, output: str) -> str:
     tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
     if not repeated:
         return writer.add("Identity", tokens, outputs=[output])
-    read = _read_by_layers(writer, tokens, config)
+    read = _read_by_layers(writer, tokens, layers)
     rows = writer.add("Reshape", tokens, read.to_rows)
-    shifts = dict[tuple[int, bool], str]()  # by the layer, and whether it is the last that is applied
-    for number, ((layer, names), carried) in enumerate(zip(repeated, biases[1:], strict=True)):
-        key = (number % len(constants), number == len(repeated) - 1)
-        if key not in shifts:
-            shift = layer.output.LayerNorm.bias
-            ending = "[again]" if key == (len(constants) - 1, False) else ""
-            shifts[key] = writer.parameter(shift, _array(shift) + carried, ending)
-        rows = _layer_nodes(writer, names, read, rows, shifts[key])
+    for number, ((layer, names), carried) in enumerate(zip(repeated, biases[1:], strict=True), 1):
+        shift = layer.output.LayerNorm.bias
+        ending = "[again]" if number % len(constants) == 0 and number < len(repeated) else ""
+        shift = writer.parameter(shift, _array(shift) + carried, ending)
+        rows = _layer_nodes(writer, names, read, rows, shift)
     return writer.add("Reshape", rows, writer.add("Shape", tokens), outputs=[output])
 
 
-def _embeddings(
-    writer: GraphWriter, embeddings: Any, config: Any, pad: int | None, carried: np.ndarray
-) -> str:
+def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | None, carried: ndarray) -> str:
     """Token, position and segment embeddings -> (B, T, H). All text is segment 0: its row is added to the
     position table here.
 
@@ -259,7 +294,7 @@ def _position_ids(writer: GraphWriter, pad: int) -> str:
     return writer.add("Add", counted, pad_id)
 
 
-def _array(value: Tensor) -> np.ndarray:
+def _array(value: Tensor) -> ndarray:
     return np.asarray(value.detach().cpu().numpy(), np.float32)
 
 
@@ -292,7 +327,7 @@ def _layer(writer: GraphWriter, layer: Any) -> dict[str, list[str]]:
     }
 
 
-def restore(weights: dict[str, np.ndarray]) -> None:
+def restore(weights: dict[str, ndarray]) -> None:
     """Undo in place what `write` does to the parameters of a student with these layers; a traced graph has
     none of the endings.
 
@@ -300,14 +335,14 @@ def restore(weights: dict[str, np.ndarray]) -> None:
     the block's last LayerNorm unless it is the graph's last: that bias is their difference.
     """
     embeddings, first = "model.embeddings", "model.encoder.layer.0.attention"
-    for name in [each for each in weights if each.endswith("[segments]")]:
+    for name in [name for name in weights if name.endswith("[segments]")]:
         weights[name.removesuffix("[segments]")] = weights.pop(name)
         weights[f"{embeddings}.token_type_embeddings.weight"] = FOLDED
-        for key in [each for each in weights if each.endswith("attention.self.key.weight")]:
+        for key in [key for key in weights if key.endswith("attention.self.key.weight")]:
             layer = key.removesuffix("attention.self.key.weight")
             folded = ("attention.self.key", "attention.output.dense", "output.dense")
             weights |= dict.fromkeys([f"{layer}{part}.bias" for part in folded], FOLDED)
-    for name in [each for each in weights if each.endswith("[again]")]:
+    for name in [name for name in weights if name.endswith("[again]")]:
         carried = weights.pop(name) - weights[name.removesuffix("[again]")]
         weights[f"{first}.output.dense.bias"] = carried
         weights[f"{embeddings}.LayerNorm.bias"] = weights[f"{embeddings}.LayerNorm.bias"] - carried
@@ -319,7 +354,8 @@ def restore(weights: dict[str, np.ndarray]) -> None:
 
 class _Read(NamedTuple):
     """What all layers read. Token embeddings are rows (B·T, H) for products and norms, and (B, T, heads, H /
-    heads) for attention. `hidden` (B, 1, 1, T) is added to scores, `scale` multiplies queries."""
+    heads) for attention. `hidden` (B, 1, 1, T), with relative positions (B, heads, T, T), is added to scores,
+    `scale` multiplies queries."""
 
     config: Any
     to_rows: str
@@ -328,7 +364,8 @@ class _Read(NamedTuple):
     scale: str
 
 
-def _read_by_layers(writer: GraphWriter, tokens: str, config: Any) -> _Read:
+def _read_by_layers(writer: GraphWriter, tokens: str, layers: EncoderLayers) -> _Read:
+    config = layers.model.config
     width, heads = config.hidden_size, config.num_attention_heads
     leading = writer.add("Shape", tokens, start=0, end=2)
     to_heads = writer.add("Concat", leading, writer.constant([heads, width // heads], "heads"), axis=0)
@@ -336,8 +373,23 @@ def _read_by_layers(writer: GraphWriter, tokens: str, config: Any) -> _Read:
     padding = writer.add("Sub", writer.constant(np.float32(1), "one"), mask)
     padding = writer.add("Mul", padding, writer.constant(np.float32(MASKED), "masked"))
     hidden = writer.add("Unsqueeze", padding, writer.constant([1, 2], "axes"))
+    if layers.relative is not None:
+        hidden = writer.add("Add", hidden, _relative_nodes(writer, layers, layers.relative))
     scale = writer.constant(np.float32((width // heads) ** -0.5), "scale")
     return _Read(config, writer.constant([-1, width], "rows"), to_heads, hidden, scale)
+
+
+def _relative_nodes(writer: GraphWriter, layers: EncoderLayers, relative: Tensor) -> str:
+    """Write what relative positions add to scores, (heads, T, T)."""
+    most = layers.model.config.max_position_embeddings - first_position(layers.pad)
+    buckets = relative_buckets(torch.arange(1 - most, most))
+    rows = writer.add("Gather", writer.parameter(relative), writer.constant(buckets, "buckets"))
+    zero, one, middle = (writer.constant(np.int64(value), "number") for value in (0, 1, most - 1))
+    length = writer.add("Squeeze", writer.add("Shape", "input_ids", start=1, end=2))
+    places = writer.add("Range", zero, length, one)
+    distances = writer.add("Sub", places, writer.add("Unsqueeze", places, writer.constant([1], "axis")))
+    added = writer.add("Gather", rows, writer.add("Add", distances, middle))
+    return writer.add("Transpose", added, perm=[2, 0, 1])
 
 
 def _layer_nodes(writer: GraphWriter, names: dict[str, list[str]], read: _Read, rows: str, shift: str) -> str:

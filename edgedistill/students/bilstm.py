@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import onnx
 import torch
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -23,7 +22,6 @@ from edgedistill.students.kind import (
     Start,
     TableShape,
     build_to_train,
-    parameters,
     table_shape,
 )
 from edgedistill.students.pooling import pool, pool_nodes
@@ -99,6 +97,31 @@ class BiLSTMStudent(Headed):
         pooled = final if self.readout == "last" else pool(states, attention_mask, self.readout)
         return self.through_head(self.dropout(pooled), input_ids, attention_mask)
 
+    def write(self) -> ModelProto:
+        """Write the graph: time first (layout 0, the only one of DynamicQuantizeLSTM), with `sequence_lens`,
+        so that the backward direction starts at the last token of each text.
+        """
+        writer, lstm = GraphWriter(self), self.lstm
+        mask = writer.add("Cast", "attention_mask", to=TensorProto.INT32)
+        lengths = writer.add("ReduceSum", mask, writer.constant([1], "axis"), keepdims=0)
+        lengths = writer.add("Max", lengths, writer.constant(np.int32(1), "one"))
+        x = lookup(writer, self.embedding, writer.add("Transpose", "input_ids", perm=[1, 0]))  # (T, B, width)
+        last, shape = "", writer.constant([0, 0, -1], "shape")
+        options: dict[str, Any] = {"hidden_size": lstm.hidden_size, "direction": "bidirectional"}
+        for layer in range(lstm.num_layers):
+            weights = _lstm_weights(writer, lstm, layer)
+            states, last = f"lstm_{layer}", f"lstm_{layer}_last"
+            writer.add("LSTM", x, *weights, lengths, outputs=[states, last], **options)
+            # (T, 2, B, h) -> (T, B, 2h)
+            x = writer.add("Reshape", writer.add("Transpose", states, perm=[0, 2, 1, 3]), shape)
+        if self.readout == "last":
+            flat = writer.constant([0, -1], "shape")
+            # (2, B, h) -> (B, 2h)
+            pooled = writer.add("Reshape", writer.add("Transpose", last, perm=[1, 0, 2]), flat)
+        else:
+            pooled = pool_nodes(writer, writer.add("Transpose", x, perm=[1, 0, 2]), self.readout)
+        return finish(writer, pooled, self)
+
 
 class BiLSTMShape(TableShape):
     """A BiLSTM's shape."""
@@ -112,7 +135,7 @@ class BiLSTMShape(TableShape):
 
 def shape(spec: recipe.BiLSTM, vocabulary_size: int, pad: int, teacher_dims: int) -> dict[str, Any]:
     """Everything needed to build the module again, as data."""
-    layers = {"hidden": spec.hidden, "layers": spec.layers, "readout": spec.readout, "dropout": spec.dropout}
+    layers = spec.model_dump(include={"hidden", "layers", "readout", "dropout"})
     return {**table_shape(spec, vocabulary_size, pad, teacher_dims), **layers}
 
 
@@ -138,32 +161,6 @@ def initial(spec: recipe.BiLSTM, start: Start) -> tuple[BiLSTMStudent, dict[str,
     return student, student_shape
 
 
-def write(student: BiLSTMStudent) -> onnx.ModelProto:
-    """Write the graph: time first (layout 0, the only one of DynamicQuantizeLSTM), with `sequence_lens`, so
-    that the backward direction starts at the last token of each text.
-    """
-    writer, lstm = GraphWriter(student), student.lstm
-    mask = writer.add("Cast", "attention_mask", to=TensorProto.INT32)
-    lengths = writer.add("ReduceSum", mask, writer.constant([1], "axis"), keepdims=0)
-    lengths = writer.add("Max", lengths, writer.constant(np.int32(1), "one"))
-    x = lookup(writer, student.embedding, writer.add("Transpose", "input_ids", perm=[1, 0]))  # (T, B, width)
-    last, shape = "", writer.constant([0, 0, -1], "shape")
-    options: dict[str, Any] = {"hidden_size": lstm.hidden_size, "direction": "bidirectional"}
-    for layer in range(lstm.num_layers):
-        weights = _lstm_weights(writer, lstm, layer)
-        states, last = f"lstm_{layer}", f"lstm_{layer}_last"
-        writer.add("LSTM", x, *weights, lengths, outputs=[states, last], **options)
-        # (T, 2, B, h) -> (T, B, 2h)
-        x = writer.add("Reshape", writer.add("Transpose", states, perm=[0, 2, 1, 3]), shape)
-    if student.readout == "last":
-        flat = writer.constant([0, -1], "shape")
-        # (2, B, h) -> (B, 2h)
-        pooled = writer.add("Reshape", writer.add("Transpose", last, perm=[1, 0, 2]), flat)
-    else:
-        pooled = pool_nodes(writer, writer.add("Transpose", x, perm=[1, 0, 2]), student.readout)
-    return finish(writer, pooled, student)
-
-
 def _lstm_weights(writer: GraphWriter, lstm: nn.LSTM, layer: int) -> list[str]:
     """Write W (2, 4h, in), R (2, 4h, h) and B (2, 8h) of one layer under the names of the forward direction's
     parameters; returns those.
@@ -187,7 +184,7 @@ def _lstm_weights(writer: GraphWriter, lstm: nn.LSTM, layer: int) -> list[str]:
 def restore(weights: dict[str, np.ndarray]) -> None:
     """Give the LSTM's parameters their own names and torch's order of gates, in place: `_lstm_weights`
     undone."""
-    for name in [each for each in weights if each.endswith("[onnx]")]:
+    for name in [name for name in weights if name.endswith("[onnx]")]:
         both, plain = weights.pop(name), name.removesuffix("[onnx]")
         kinds = {plain: both}
         if both.ndim == 2:
@@ -199,4 +196,4 @@ def restore(weights: dict[str, np.ndarray]) -> None:
                 weights[kind + suffix] = np.concatenate([i, f, c, o])
 
 
-KIND = Kind(BiLSTMStudent, BiLSTMShape, initial, build, parameters, write, restore)
+KIND = Kind(BiLSTMShape, initial, build, restore)

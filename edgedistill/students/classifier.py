@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx.utils import Extractor
 from torch import Tensor, nn
 
@@ -37,35 +36,39 @@ def parameters(encoder: dict[str, int], classifier: ClassifierHead) -> dict[str,
     return {**encoder, "head": encoder["head"] + added, "total": encoder["total"] + added}
 
 
-def write(classifier: Classifier, pad: int) -> onnx.ModelProto:
-    """Write the graph of logits; the id `pad` fills the shorter text of a pair."""
+def write(classifier: Classifier) -> ModelProto:
+    """Write the graph of logits. For pairs it holds the encoder's nodes twice, and its weights once."""
     encoder = graph.build(classifier.encoder)
     embedding = graph.before_unit(encoder)
     part = Extractor(encoder).extract_model(list(INPUTS[:2]), [embedding]).graph
-    writer = GraphWriter(classifier, first=2_000_000)  # far from the encoder's names
-    joining = _join_pairs(writer, part, pad) if classifier.pair else []
+    writer, nodes = GraphWriter(classifier, first=2_000_000), [*part.node]  # numbers far from the encoder's
     rows = embedding
     if classifier.pair:
-        halves = ["first_text", "second_text"]
-        u, v = halves
-        writer.add("Split", rows, outputs=halves, axis=0, num_outputs=2)
+        computed = [name for node in part.node for name in node.output]
+        names = {name: f"{name}_2" for name in (*INPUTS[:2], *computed)}
+        for node in part.node:
+            inputs = [names.get(name, name) for name in node.input]
+            outputs = [names[name] for name in node.output]
+            twin = NodeProto(name=f"{node.name}_2", input=inputs, output=outputs, attribute=node.attribute)
+            twin.op_type, twin.domain = node.op_type, node.domain
+            nodes.append(twin)
+        u, v = embedding, names[embedding]
         parts = [u, v, writer.add("Abs", writer.add("Sub", u, v)), writer.add("Mul", u, v)]
         rows = writer.add("Concat", *parts, axis=-1)
     hidden = writer.add("Relu", writer.linear(rows, classifier.hidden))
     writer.add("Identity", writer.linear(hidden, classifier.out), outputs=["logits"])
+    lengths = ("sequence", "sequence", "sequence_2", "sequence_2")
     inputs = [
         helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", length])
-        for name, length in zip(INPUTS, ("sequence", "sequence", "sequence_2", "sequence_2"), strict=True)
+        for name, length in zip(INPUTS, lengths, strict=True)
     ]
-    output = helper.make_tensor_value_info(
-        "logits", TensorProto.FLOAT, ["batch", classifier.out.out_features]
-    )
+    shape = ["batch", classifier.out.out_features]
     model = helper.make_model(
         helper.make_graph(
-            [*joining, *part.node, *writer.nodes],
+            [*nodes, *writer.nodes],
             "classifier",
             inputs[: 4 if classifier.pair else 2],
-            [output],
+            [helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)],
             [*part.initializer, *writer.constants],
         ),
         opset_imports=sorted(encoder.opset_import, key=lambda entry: entry.domain),
@@ -74,23 +77,3 @@ def write(classifier: Classifier, pad: int) -> onnx.ModelProto:
     )
     onnx.checker.check_model(model)
     return model
-
-
-def _join_pairs(writer: GraphWriter, encoder: onnx.GraphProto, pad: int) -> list[onnx.NodeProto]:
-    """Make the encoder read both texts in one batch (2B, max(T, T₂)); returns the nodes that join them, which
-    run first."""
-    lengths = [writer.add("Shape", name, start=1, end=2) for name in ("input_ids", "input_ids_2")]
-    longest, joined = writer.add("Max", *lengths), {}
-    for name, filler in (("input_ids", pad), ("attention_mask", 0)):
-        texts = []
-        for text, length in zip((name, f"{name}_2"), lengths, strict=True):
-            missing = writer.add("Sub", longest, length)
-            padding = writer.add("Concat", writer.constant([0, 0, 0], "none"), missing, axis=0)
-            texts.append(writer.add("Pad", text, padding, writer.constant(np.int64(filler), "filler")))
-        joined[name] = writer.add("Concat", *texts, axis=0)
-    nodes = list(writer.nodes)
-    writer.nodes.clear()
-    for node in encoder.node:
-        for at, name in enumerate(node.input):
-            node.input[at] = joined.get(name, name)
-    return nodes

@@ -7,6 +7,7 @@ import math
 from typing import TypeVar
 
 from torch import nn
+from torch.linalg import vector_norm
 
 from edgedistill.errors import UserError
 
@@ -38,8 +39,7 @@ def problem(module: nn.Module) -> str | None:
             if not tensor.is_floating_point() or not tensor.numel():
                 continue
             values = tensor.detach()
-            low, high = (float(bound) for bound in values.aminmax())  # NaN where any value is
-            if not (-most <= low and high <= most):
+            if not float(vector_norm(values, math.inf)) <= most:  # NaN where any value is
                 at = tuple((~(values.abs() <= most)).nonzero()[0].tolist())
                 row = f" in row {at[0]}" if len(at) > 1 else ""
                 return f"{name} holds {float(values[at]):.3g}{row}"

@@ -11,6 +11,9 @@ All operators are ONNX's own. onnxruntime is as fast on attention's parts as on 
 
 from __future__ import annotations
 
+import copy
+import io
+import warnings
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -18,9 +21,11 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnx import TensorProto, helper
+from numpy import ndarray
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
+from onnxruntime.quantization.onnx_model import ONNXModel
 from torch import Tensor, nn
 
 from edgedistill.errors import CheckFailed, UserError, first_line
@@ -28,9 +33,10 @@ from edgedistill.runtime.manifest import INPUTS
 from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.similarity import COSINE, unit_rows
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import bert_layers, kinds, traced
+from edgedistill.students import bert_layers, kinds
 from edgedistill.students.bert_layers import FOLDED
-from edgedistill.students.graph_writer import pools_to_embedding
+from edgedistill.students.graph_writer import OPSET, head_on_tokens, is_encoder, pools_to_embedding
+from edgedistill.students.model_folder import TEACH, opening
 
 LARGEST_BYTES = 1_800_000_000  # protobuf ends at 2 GiB; a graph stays one file below this
 MIN_COSINE = 0.9999  # to torch, on random ids; float32 differs in the seventh digit
@@ -55,17 +61,83 @@ NOT_TRACED = (
 )
 
 
-def _written(student: Any) -> onnx.ModelProto:
-    kind = kinds.of(student)
-    if kind is not None and kind.write is not None:
-        return kind.write(student)
+def _written(student: Any) -> ModelProto:
+    if hasattr(student, "write"):
+        written: ModelProto = student.write()
+        return written
     layers = bert_layers.layers_of(student)
-    if layers is not None:
-        return bert_layers.write(student, layers)
-    return traced.write(student)
+    return traced(student) if layers is None else bert_layers.write(student, layers)
 
 
-def build(student: nn.Module) -> onnx.ModelProto:
+class _Traced(nn.Module):
+    """The student with both outputs: unit-length embeddings, and its last layer's token embeddings, behind a
+    linear head if it has one."""
+
+    def __init__(self, student: Any) -> None:
+        super().__init__()
+        self.student = student
+        self.token_embeddings: list[Tensor] = []
+        if is_encoder(student):
+            student.model.register_forward_hook(
+                lambda module, inputs, output: self.token_embeddings.append(output[0])
+            )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        pooled = self.student(input_ids, attention_mask)
+        if not self.token_embeddings:
+            return (torch.nn.functional.normalize(pooled, dim=-1),)
+        tokens = self.token_embeddings.pop()
+        for layer in self.student.layers_after_pooling if head_on_tokens(self.student) else []:
+            tokens = layer(tokens)
+        return torch.nn.functional.normalize(pooled, dim=-1), tokens
+
+
+def traced(student: Any) -> ModelProto:
+    """Trace with torch's TorchScript exporter; an encoder on eager attention. onnxruntime fuses what it can
+    when it opens the graph.
+
+    The newer exporter is not used: the quantizer does not find the LSTM weights of its graphs.
+    """
+    copied = copy.deepcopy(student)
+    encoder = is_encoder(student)
+    if encoder:
+        copied.model.set_attn_implementation("eager")
+    outputs = ["sentence_embedding", "last_hidden_state"][: 1 + encoder]
+    dynamic = {name: {0: "batch", 1: "sequence"} for name in (*INPUTS[:2], *outputs)}
+    dynamic["sentence_embedding"] = {0: "batch"}
+    example: Tensor = torch.ones((2, 5), dtype=torch.long)
+    file: Any = io.BytesIO()  # the exporter takes a file object, though its type hints do not allow one
+    options: dict[str, Any] = {"opset_version": OPSET, "dynamo": False, "dynamic_axes": dynamic}
+    options |= {"input_names": list(INPUTS[:2]), "output_names": outputs}
+    name = type(getattr(student, "model", student)).__name__
+    refused = opening(name, "an architecture that cannot be written as a graph", TEACH)
+    with refused, warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("ignore")  # about the old exporter, and one for each shape it traces
+        torch.onnx.export(_Traced(copied).eval(), (example, example), file, **options)
+    model = onnx.load_from_string(file.getvalue())
+    ONNXModel(model).replace_gemm_with_matmul()  # the quantizers look for MatMul
+    _share_matrices(model.graph)
+    model.producer_name = "edgedistill"
+    return model
+
+
+def _share_matrices(graph: GraphProto) -> None:
+    """Keep one of several equal matrices, in place: the weight of a head that is applied to every token and
+    to their mean."""
+    first: dict[object, str] = {}
+    renamed: dict[str, str] = {}
+    for constant in list(graph.initializer):
+        array = numpy_helper.to_array(constant)
+        if array.ndim == 2:
+            content = array.dtype.str, array.shape, array.tobytes()
+            renamed[constant.name] = first.setdefault(content, constant.name)
+            if renamed[constant.name] != constant.name:
+                graph.initializer.remove(constant)
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+
+
+def build(student: nn.Module) -> ModelProto:
     """Write a student as a graph: (B, T) int64 twice -> `sentence_embedding` (B, d) float32, unit rows (zero
     stays zero).
 
@@ -84,7 +156,7 @@ def build(student: nn.Module) -> onnx.ModelProto:
     return model
 
 
-def before_unit(model: onnx.ModelProto) -> str:
+def before_unit(model: ModelProto) -> str:
     """Add the embedding before its scaling to unit length as an output, in place; returns the output's name.
 
     Every graph written here ends in a division by the length. For a graph that does not, `sentence_embedding`
@@ -97,7 +169,7 @@ def before_unit(model: onnx.ModelProto) -> str:
     return str(last.input[0])
 
 
-def build_checked(encoder: nn.Module, max_tokens: int, vocabulary_size: int) -> onnx.ModelProto:
+def build_checked(encoder: nn.Module, max_tokens: int, vocabulary_size: int) -> ModelProto:
     """`build`, with a graph that gives the same as torch for batches and lengths other than it was traced
     with.
 
@@ -114,7 +186,7 @@ def build_checked(encoder: nn.Module, max_tokens: int, vocabulary_size: int) -> 
     return model
 
 
-def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabulary_size: int) -> float:
+def compare(module: nn.Module, model: ModelProto, max_tokens: int, vocabulary_size: int) -> float:
     """The smallest cosine of a graph's embeddings to a student's in torch, over all shapes and padded rows.
 
     Where the mean of `last_hidden_state` is to be the embedding, it is compared too: other libraries read it.
@@ -144,25 +216,25 @@ def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabula
     return float(worst.min())  # NaN is the worst of all
 
 
-def _pooled(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _pooled(tokens: ndarray, mask: ndarray) -> ndarray:
     """The mean of each text's token embeddings (B, T, d), at unit length: (B, d)."""
     return unit_rows((tokens * mask[:, :, None]).sum(1))
 
 
-def _run(session: InferenceSession, output: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+def _run(session: InferenceSession, output: str, inputs: dict[str, ndarray]) -> ndarray:
     try:
-        rows: np.ndarray = session.run([output], inputs)[0]
+        rows: ndarray = session.run([output], inputs)[0]
     except ORT_ERRORS as error:
         raise CheckFailed(f"the graph does not run at {_shape(inputs)}: {error}") from None
     return rows
 
 
-def _shape(inputs: dict[str, np.ndarray]) -> str:
+def _shape(inputs: dict[str, ndarray]) -> str:
     batch, tokens = inputs["input_ids"].shape
     return f"batch {batch}, {tokens} tokens"
 
 
-def read_back(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place: str) -> dict[str, Tensor]:
+def read_back(constants: Mapping[str, ndarray], shape: dict[str, Any], place: str) -> dict[str, Tensor]:
     """The state dict of the student that `shape` (student.json) describes, from the constants of its graph,
     which carry its own names of parameters: {name: float32}.
 
@@ -190,8 +262,10 @@ def read_back(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place:
         if array is FOLDED:
             array = np.zeros(sizes, np.float32)
         if array is None:
-            fact = f"its graph has no {name}, so its weights cannot be read back"
-            raise UserError(f"{place}: {fact}; give the run it was exported from")
+            raise UserError(
+                f"{place}: its graph has no {name}, so its weights cannot be read back; give the run it was "
+                "exported from"
+            )
         if array.size != prod(sizes):
             raise CheckFailed(
                 f"{place}: {name} has the shape {array.shape}, its student's has {sizes}; {GET_AGAIN}"

@@ -6,9 +6,10 @@ import itertools
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
+
+from edgedistill.runtime.manifest import INPUTS
 
 OPSET = 20  # the first with Gelu; later ones add nothing we use, and older runtimes reject them
 IR_VERSION = 9  # released with opset 20
@@ -38,8 +39,9 @@ class GraphWriter:
         for prefix, module in (("model.", model), ("", student)):
             tensors = [] if module is None else [*module.named_parameters(), *module.named_buffers()]
             self._named.update({id(tensor): prefix + name for name, tensor in tensors})
-        self.nodes: list[onnx.NodeProto] = []
+        self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
+        self._written = set[str]()
         self._numbers = itertools.count(first)
 
     def constant(self, value: Tensor | np.ndarray | np.generic | list[int], name: str) -> str:
@@ -56,6 +58,10 @@ class GraphWriter:
         return self._write(parameter if value is None else value, name + ending)
 
     def _write(self, value: Any, name: str) -> str:
+        """Write what has not been written under this name before, as for layers that are applied again."""
+        if name in self._written:
+            return name
+        self._written.add(name)
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
         array = array.astype(np.float32) if array.dtype.kind == "f" else array
         self.constants.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
@@ -88,14 +94,14 @@ class GraphWriter:
         return products if bias is None else [self.add("Add", product, bias) for product in products]
 
 
-def finish(writer: GraphWriter, pooled: str, student: Any, tokens: str | None = None) -> onnx.ModelProto:
+def finish(writer: GraphWriter, pooled: str, student: Any, tokens: str = "") -> ModelProto:
     """Write the layers after pooling and the unit length, and make the model: its inputs, outputs, opsets.
 
-    `tokens` are an encoder's last token embeddings (B, T, H). They are `last_hidden_state` already, or become
-    it behind the same layers, see `head_on_tokens`.
+    `tokens` are an encoder's last token embeddings (B, T, H), of others there are none. They are
+    `last_hidden_state` already, or become it behind the same layers, see `head_on_tokens`.
     """
-    on_tokens = tokens is not None and head_on_tokens(student)
-    rows = [pooled, tokens] if tokens is not None and on_tokens else [pooled]
+    on_tokens = bool(tokens) and head_on_tokens(student)
+    rows = [pooled, tokens][: 1 + on_tokens]
     for layer in student.layers_after_pooling:
         if isinstance(layer, nn.Linear):
             rows = writer.linear_each(rows, layer)
@@ -106,20 +112,19 @@ def finish(writer: GraphWriter, pooled: str, student: Any, tokens: str | None = 
     if lexical_channel(student) is not None:
         rows = student.lexical_channel.write(writer, rows)
     unit_length(writer, rows[0], outputs=["sentence_embedding"])
-    both = ["batch", "sequence"]
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.INT64, both)
-        for name in ("input_ids", "attention_mask")
-    ]
-    sizes = {"sentence_embedding": ["batch", student.dims]}
+    both, outputs = ["batch", "sequence"], {"sentence_embedding": ["batch", student.dims]}
     if on_tokens:
         last = next(node for node in writer.nodes if node.output[0] == rows[1])
         last.name = last.output[0] = "last_hidden_state"
-        sizes["last_hidden_state"] = [*both, student.dims]
-    elif tokens is not None:
-        sizes["last_hidden_state"] = [*both, student.model.config.hidden_size]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sizes.items()]
-    graph = helper.make_graph(writer.nodes, "student", inputs, outputs, writer.constants)
+    if tokens:
+        width = student.dims if on_tokens else student.model.config.hidden_size
+        outputs["last_hidden_state"] = [*both, width]
+    inputs = dict.fromkeys(INPUTS[:2], both)
+    ends = [
+        [helper.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items()]
+        for kind, shapes in ((TensorProto.INT64, inputs), (TensorProto.FLOAT, outputs))
+    ]
+    graph = helper.make_graph(writer.nodes, "student", *ends, writer.constants)
     opsets = [helper.make_opsetid("", OPSET)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedistill")
 

@@ -133,6 +133,11 @@ class Headed(nn.Module):
     def dims(self) -> int:
         return self.pooled_dims if self.head is None else self.head.out_features
 
+    def counts(self) -> dict[str, int]:
+        """Parameters {embedding, encoder, head, total} of a student with one `embedding`."""
+        student: Any = self
+        return counts(self, count(student.embedding), self.head)
+
     @property
     def layers_after_pooling(self) -> list[nn.Module]:
         head = [] if self.head is None else [self.head]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-import onnx
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
@@ -124,28 +123,20 @@ class Start:
         return self.tokenizer.pad_token_id or 0
 
 
-def parameters(student: Any) -> dict[str, int]:
-    """Parameters {embedding, encoder, head, total} of a student with one `embedding`."""
-    return head.counts(student, head.count(student.embedding), student.head)
-
-
 class Kind(NamedTuple):
     """What a file of this folder says of its kind of student.
 
     `fields` is what a shape (student.json) may hold. `initial` makes the student of a recipe's section, with
-    its shape; `build` makes it again from the shape alone. `parameters` counts {embedding, encoder, head,
-    total}. `write` writes its graph node by node; without it an encoder of known layers is written from
-    those, and anything else is traced. `restore` undoes in place what the graph does to parameters, see
-    `graph.read_back`.
+    its shape; `build` makes it again from the shape alone. `restore` undoes in place what the graph does to
+    parameters, see `graph.read_back`. Its module counts its parameters (`counts`), and may write its graph
+    node by node (`write`): without that an encoder of known layers is written from those, and anything else
+    is traced.
     """
 
-    module: type[nn.Module]
     fields: type[StudentShape]
     initial: Callable[[Any, Start], tuple[nn.Module, dict[str, Any]]]
     build: Callable[[dict[str, Any]], nn.Module]
-    parameters: Callable[[Any], dict[str, int]] = parameters
-    write: Callable[[Any], onnx.ModelProto] | None = None
-    restore: Callable[[dict[str, np.ndarray]], None] = lambda found: None
+    restore: Callable[[dict[str, np.ndarray]], None] = lambda weights: None
 
 
 def build_to_train(
@@ -158,9 +149,9 @@ def build_to_train(
     count = sum(parameter.numel() for parameter in unweighted.parameters())
     memory = machine.memory_bytes()
     if memory is not None and count * TRAINED_BYTES > memory:
-        fact = (
-            f"{count:,} parameters take {count * TRAINED_BYTES / 1e9:,.0f} GB to train, and this machine "
-            f"has {memory / 1e9:,.0f}"
+        raise UserError(
+            f"student: {count:,} parameters take {count * TRAINED_BYTES / 1e9:,.0f} GB to train, "
+            f"and this machine has {memory / 1e9:,.0f}; give it fewer layers, or a smaller width or "
+            "vocabulary"
         )
-        raise UserError(f"student: {fact}; give it fewer layers, or a smaller width or vocabulary")
     return unweighted if shape_only and count > MOST_DRAWN else build(shape)

@@ -9,7 +9,7 @@ from torch import nn
 
 from edgedistill.errors import UserError
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import bert, bilstm, recurrent, sentence_transformer, static
+from edgedistill.students import bert, bilstm, recurrent, static
 from edgedistill.students.kind import Kind
 
 # A new kind of student: its file in this folder, and one line in this table.
@@ -21,31 +21,22 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def of(student: nn.Module) -> Kind | None:
-    """The kind of a student; None for a pretrained encoder."""
-    return next((kind for kind in KINDS.values() if type(student) is kind.module), None)
-
-
 def checked(shape: dict[str, Any], place: str) -> dict[str, Any]:
     """A shape of one of KINDS without the keys that are left out. Raises UserError for a field that no
     training writes; `place` is the file."""
     try:
         read: Any = KINDS[shape["kind"]].fields.model_validate(shape)
     except ValidationError as error:
-        facts = [(".".join(map(str, problem["loc"])), problem["msg"]) for problem in error.errors()[:20]]
-        lines = [f"{place}: student.{ascii(f'{at}: {fact}')[1:-1]}; {GET_AGAIN}" for at, fact in facts]
-        raise UserError(*lines) from None
+        lines = [f"{'.'.join(map(str, line['loc']))}: {line['msg']}" for line in error.errors()[:20]]
+        raise UserError(*(f"{place}: student.{ascii(line)[1:-1]}; {GET_AGAIN}" for line in lines)) from None
     shape = read.model_dump(mode="json", exclude_unset=True)
     return {**shape, "config": read.config.model_dump()} if hasattr(read, "config") else shape
 
 
 def parameters(module: nn.Module) -> dict[str, int]:
     """Parameters {embedding, encoder, head, total} of any student, or of a teacher."""
-    kind = of(module)
-    if kind is not None:
-        return kind.parameters(module)
-    assert isinstance(module, sentence_transformer.PretrainedEncoder)
-    return sentence_transformer.parameters(module)
+    counted: Any = module
+    return dict(counted.counts())
 
 
 def dims(student: nn.Module) -> int:

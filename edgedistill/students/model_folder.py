@@ -68,7 +68,7 @@ READ = {
     # and those that change no embedding: the tokens have their width, nothing is dropped, versions are told
     *("embedding_dimension", "word_embedding_dimension", "dropout", "unpad_inputs", "__version__"),
 }
-# Others mean the same as none with these values, and where they hold only HARMLESS options of transformers.
+# Others mean the same as none with these values.
 EXPECTED: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",),
     "modality_config": tuple(
@@ -78,10 +78,7 @@ EXPECTED: dict[str, tuple[Any, ...]] = {
     "module_input_name": ("sentence_embedding",),
     "model_type": ("SentenceTransformer",),
 }
-HARMLESS = set(
-    "subfolder token cache_dir revision local_files_only trust_remote_code torch_dtype dtype device_map "
-    "attn_implementation low_cpu_mem_usage add_pooling_layer use_fast model_max_length use_cache".split()
-)
+COUNTS = ("max_seq_length", "truncate_dim")
 MODEL_SETTINGS_FILE = "config_sentence_transformers.json"
 
 
@@ -91,7 +88,7 @@ class Module(NamedTuple):
     name: str
     kind: str
     folder: Path
-    config: dict[str, Any]
+    config: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never written to)
 
 
 @dataclass(frozen=True)
@@ -116,18 +113,12 @@ class ModelFolder:
     @property
     def poolings(self) -> list[str]:
         """Our names of its poolings, in the order in which they are joined; [] for a plain model."""
-        pooling = next((module for module in self.chain if module.kind == "Pooling"), None)
-        if pooling is None:
-            return []
-        named = pooling.config.get("pooling_mode")
-        if named is None:
-            named = [name for flag, (name, _) in POOLINGS.items() if pooling.config.get(flag)] or ["mean"]
-        names = [named] if isinstance(named, str) else named
-        for name in names:
-            if name not in POOLING_NAMES:
-                fact = unknown_name("pooling", name, POOLING_NAMES)
-                raise UserError(f"{pooling.folder / 'config.json'}: {fact}; {ELSEWHERE}")
-        return [POOLING_NAMES[name] for name in names]
+        for module in self.chain:
+            if module.kind == "Pooling":
+                flags = [name for flag, (name, _) in POOLINGS.items() if module.config.get(flag)]
+                named = module.config.get("pooling_mode") or flags or ["mean"]
+                return [_pooling(name, module) for name in ([named] if isinstance(named, str) else named)]
+        return []
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -137,7 +128,7 @@ class ModelFolder:
     @property
     def default_prompt(self) -> str:
         """The text that it puts before every text; perhaps none."""
-        return self.prompts.get(self.settings.get("default_prompt_name") or "", "")
+        return self.prompts.get(self.settings.get("default_prompt_name", ""), "")
 
     @property
     def pools_prompt(self) -> bool:
@@ -181,27 +172,29 @@ def read(folder: Path) -> ModelFolder:
     module or setting that is not supported here.
     """
     if not folder.is_dir():
-        way_out = "give a folder, packaged:NAME, or a hub id with a revision"
-        raise UserError(f"{folder}: no such model folder; {way_out}")
+        raise UserError(
+            f"{folder}: no such model folder; give a folder, packaged:NAME, or a hub id with a revision"
+        )
     modules = _modules(folder)
     transformer = modules[0].folder if modules else folder
     for place in (folder, transformer):
         if adapter := _object(place / "adapter_config.json"):
-            fact = f"an adapter (LoRA) of {adapter.get('base_model_name_or_path')!r}, not merged into a model"
-            way_out = "merge it with peft (merge_and_unload), save that model, and give its folder"
-            raise UserError(f"{place}: adapter_config.json: {fact}; {way_out}")
+            raise UserError(
+                f"{place}: adapter_config.json: an adapter (LoRA) of "
+                f"{adapter.get('base_model_name_or_path')!r}, not merged into a model; merge it with peft "
+                "(merge_and_unload), save that model, and give its folder"
+            )
     if not (transformer / "config.json").exists():
         raise UserError(f"{folder}: no config.json, so not a model folder; give the folder that holds it")
     options, settings = _settings(folder, transformer) if modules else ({}, {})
     _check_shards(transformer)
-    chain = modules[1:]
     unread = _unread(TRANSFORMER_FILES[0], options, "token_embeddings")
     unread += _unread(MODEL_SETTINGS_FILE, settings)
-    for module in chain:
+    for module in modules[1:]:
         unread += _unread(f"{module.folder.name}/config.json", module.config)
     if len({module.name for module in modules}) < len(modules):
         unread.append("modules.json: two modules of one name")
-    return ModelFolder(folder, transformer, _config(transformer), options, chain, settings, unread)
+    return ModelFolder(folder, transformer, _config(transformer), options, modules[1:], settings, unread)
 
 
 @contextmanager
@@ -217,42 +210,31 @@ def opening(place: Path | str, what: str, way_out: str = DOWNLOAD) -> Iterator[N
     except Exception as error:
         if isinstance(error, UserError) or wants_memory(error):
             raise
-        fact, advice = _explained(error, place) or (
-            first_line(str(error).strip() or type(error).__name__),
-            way_out,
-        )
-        if isinstance(error, ImportError):
-            advice = INSTALL
-        raise UserError(f"{place}: {what}: {fact}; {advice}") from error
+        advice = INSTALL if isinstance(error, ImportError) else way_out
+        raise UserError(f"{place}: {what}: {_explained(error, place, advice)}") from error
 
 
-def _explained(error: Exception, place: Path | str) -> tuple[str, str] | None:
-    """(fact, way out) where a library's own message leads astray; None where its first line serves."""
+def _explained(error: Exception, place: Path | str, way_out: str) -> str:
+    """The fact and its way out: the first line of an error, or what it means where that leads astray."""
     for path in sorted(Path(place).rglob("*")) or [Path(place)]:
         small = path.is_file() and path.stat().st_size < 1_000
         if small and path.read_bytes().startswith(files.LFS_POINTER.encode()):
-            return f"{path.name} is a pointer of Git LFS in place of the file", "fetch it with git lfs pull"
-    for said, fact, way_out in MISLEADING:
-        if said in str(error):
-            return fact, way_out
+            return f"{path.name} is a pointer of Git LFS in place of the file; fetch it with git lfs pull"
+    for part, meaning in MISLEADING.items():
+        if part in str(error):
+            return meaning
     if isinstance(error, KeyError):
-        return f"config.json names {error}, which transformers does not know", "correct config.json"
-    return None
+        return f"config.json names {error}, which transformers does not know; correct config.json"
+    return f"{first_line(str(error).strip() or type(error).__name__)}; {way_out}"
 
 
-# What a library says, what it means, and the way out.
-MISLEADING = (
-    (
-        "ignore_mismatched_sizes",
-        "the sizes that config.json names are not those of the weights",
-        f"correct config.json, or {DOWNLOAD}",
-    ),
-    (
-        "weights_only",
-        "it holds Python objects beside tensors, which are never loaded",
-        "save the weights as model.safetensors",
-    ),
-)
+# A part of what a library says -> what it means, and the way out.
+MISLEADING = {
+    "ignore_mismatched_sizes": "the sizes that config.json names are not those of the weights; correct "
+    f"config.json, or {DOWNLOAD}",
+    "weights_only": "it holds Python objects beside tensors, which are never loaded; save the weights as "
+    "model.safetensors",
+}
 
 
 def check_architecture(opened: ModelFolder, trust_remote_code: bool) -> None:
@@ -271,8 +253,10 @@ def check_pooling(opened: ModelFolder, pooling: str | None, source: str, option:
     """Raise UserError for a plain model without a pooling, and for one that is given to another model;
     `option` is what gives it."""
     if not opened.chain and pooling is None:
-        choices = "mean, cls, cls_pooler, max or last"
-        raise UserError(f"{source}: a plain model does not define its pooling; add {option} ({choices})")
+        raise UserError(
+            f"{source}: a plain model does not define its pooling; add {option} (mean, cls, cls_pooler, max "
+            "or last)"
+        )
     if opened.chain and pooling is not None:
         raise UserError(f"{source}: a sentence-transformers model brings its own pooling; leave {option} out")
 
@@ -288,9 +272,10 @@ def _modules(folder: Path) -> list[Module]:
         isinstance(entry, dict) and entry.keys() >= {"type", "path"} for entry in entries
     ):
         raise UserError(f"{place}: not a list of modules, each with `type` and `path`; {DOWNLOAD}")
-    kinds = [str(entry["type"]).rsplit(".", 1)[-1] for entry in entries]
-    for number, (kind, entry) in enumerate(zip(kinds, entries, strict=True)):
-        library, path, fact = str(entry["type"]), str(entry["path"]), ""
+    modules = list[Module]()
+    for number, entry in enumerate(entries):
+        library, path = str(entry["type"]), str(entry["path"])
+        kind, fact = library.rsplit(".", 1)[-1], ""
         if files.leaves_folder(path):
             fact = f"has a path outside the model's folder ({path!r})"
         elif not library.startswith("sentence_transformers."):
@@ -299,21 +284,31 @@ def _modules(folder: Path) -> list[Module]:
             fact = f"is {kind}; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind"
         if fact:
             raise UserError(f"{place}: module {number} {fact}; {ELSEWHERE}")
+        modules.append(Module(str(entry.get("name", number)), kind, folder / path))
+    kinds = [module.kind for module in modules]
     order = " ".join(kind for kind in kinds if kind != "Dropout")
     if not re.fullmatch("Transformer( Pooling( Dense)*( Normalize)*)?", order):
-        fact = f"the modules {', '.join(kinds[1:])} in this order"
-        way_out = f"supported is one Pooling, then Dense, then Normalize; {ELSEWHERE}"
-        raise UserError(f"{place}: {fact}; {way_out}")
-    return [_module(folder, number, entry) for number, entry in enumerate(entries)]
+        raise UserError(
+            f"{place}: the modules {', '.join(kinds[1:])} in this order; supported is one Pooling, then "
+            f"Dense, then Normalize; {ELSEWHERE}"
+        )
+    # the settings of the transformer stand in other files
+    return modules[:1] + [module._replace(config=_module_settings(module)) for module in modules[1:]]
 
 
-def _module(folder: Path, number: int, entry: dict[str, Any]) -> Module:
-    """A module with its settings; those of the transformer stand in other files."""
-    kind, settings = entry["type"].rsplit(".", 1)[-1], folder / entry["path"] / "config.json"
-    if not settings.exists() and kind in ("Pooling", "Dense"):
-        raise UserError(f"{settings}: not there, and modules.json names it; {DOWNLOAD}")
-    config = _object(settings) if number else {}
-    return Module(str(entry.get("name", number)), kind, settings.parent, config)
+def _module_settings(module: Module) -> dict[str, Any]:
+    place = module.folder / "config.json"
+    if not place.exists() and module.kind in ("Pooling", "Dense"):
+        raise UserError(f"{place}: not there, and modules.json names it; {DOWNLOAD}")
+    return _object(place)
+
+
+def _pooling(name: str, module: Module) -> str:
+    """Our name of a pooling. Raises UserError for one that is not known here."""
+    if name not in POOLING_NAMES:
+        fact = unknown_name("pooling", name, POOLING_NAMES)
+        raise UserError(f"{module.folder / 'config.json'}: {fact}; {ELSEWHERE}")
+    return POOLING_NAMES[name]
 
 
 def _object(place: Path) -> dict[str, Any]:
@@ -327,31 +322,23 @@ def _unread(name: str, config: dict[str, Any], output: str = "sentence_embedding
     return [
         f"{name}: {key}: {json.dumps(value)[:100]}"
         for key, value in config.items()
-        if key not in READ and value and value not in expected.get(key, ()) and not _is_harmless(value)
+        if key not in READ and value and value not in expected.get(key, ())
     ]
-
-
-def _is_harmless(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() <= HARMLESS
 
 
 def _settings(folder: Path, transformer: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of the Transformer module and of the whole model, those that are read checked."""
     options = next(filter(None, (_object(transformer / name) for name in TRANSFORMER_FILES)), {})
     place = folder / MODEL_SETTINGS_FILE
-    settings = _object(place)
-    prompts, named = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    facts = []
-    for key, value in (
-        ("max_seq_length", options.get("max_seq_length")),
-        ("truncate_dim", settings.get("truncate_dim")),
-    ):
-        if value is not None and (type(value) is not int or value < 1):
+    settings, facts = _object(place), list[str]()
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    for key, value in {**options, **settings}.items():
+        if key in COUNTS and value is not None and (type(value) is not int or value < 1):
             facts.append(f"{key}: {json.dumps(value)[:200]} is no number of them")
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         facts.append("prompts: not texts by their names")
-    elif named not in {None, "query", "document", *prompts}:  # the two are there in any model, and empty
-        facts.append(f"default_prompt_name: {unknown_name('prompt', str(named), prompts)}")
+    elif default not in {None, "query", "document", *prompts}:  # the two are there in any model, and empty
+        facts.append(f"default_prompt_name: {unknown_name('prompt', str(default), prompts)}")
     if facts:
         raise UserError(*(f"{place}: {fact}; {DOWNLOAD}" for fact in facts))
     return options, settings
@@ -363,15 +350,19 @@ def _config(transformer: Path) -> dict[str, Any]:
     place = transformer / "config.json"
     config = files.read_json_object(place, DOWNLOAD)
     with opening(place, "settings that do not fit each other", "correct them, or download it again"):
-        if config.get("quantization_config"):
-            method = dict(config["quantization_config"]).get("quant_method", "another library")
-            fact = f"quantization_config: weights quantized by {method}, which do not open here"
-            raise UserError(f"{place}: {fact}; give the model as it was before it was quantized")
+        if quantized := config.get("quantization_config"):
+            method = dict(quantized).get("quant_method", "another library")
+            raise UserError(
+                f"{place}: quantization_config: weights quantized by {method}, which do not open here; give "
+                "the model as it was before it was quantized"
+            )
         if (kind := str(config.get("model_type"))) in CONFIG_MAPPING:
             config = {**CONFIG_MAPPING[kind]().to_dict(), **config}
         if config.get("attention_type") == "block_sparse":  # BigBird's
-            fact = "attention_type: block_sparse, which transformers gives up at the first short text"
-            raise UserError(f"{place}: {fact}; set it to original_full")
+            raise UserError(
+                f"{place}: attention_type: block_sparse, which transformers gives up at the first short "
+                "text; set it to original_full"
+            )
         return config
 
 
@@ -382,5 +373,6 @@ def _check_shards(transformer: Path) -> None:
         names = shards.values() if isinstance(shards, dict) else [shards]
         for shard in set(map(str, names)):
             if files.leaves_folder(shard):
-                fact = f"names a path outside the model's folder ({shard!r})"
-                raise UserError(f"{place}: {fact}; correct the path")
+                raise UserError(
+                    f"{place}: names a path outside the model's folder ({shard!r}); correct the path"
+                )

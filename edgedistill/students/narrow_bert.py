@@ -3,7 +3,7 @@ refitted by least squares."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from transformers import BertModel
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import embedding_tables
-from edgedistill.students.bert_layers import EncoderLayers, copy_tables, first_position
+from edgedistill.students.bert_layers import EncoderLayers, copy_tables, first_position, scores_mask
 
 RIDGE = 1e-3  # of the features' mean variance, added to the diagonal in ridge regression
 
@@ -77,38 +77,43 @@ def initialize(
     the largest output are kept; neurons are kept by E[a²]·‖their output‖².
     """
     ids, mask, model = sample[0], sample[1].bool(), source.model
-    steps = _hidden_states(model, layers, _summed(model, source.pad, token_embeddings, ids), mask)
-    space = projection(
-        [state[mask] for state in (steps[0], *(each for step in steps[1:] for each in step[1:]))],
-        student.model.config.hidden_size,
-    )
+    wide = [model.encoder.layer[number] for number in layers]
+    summed = _summed(model, source.pad, token_embeddings, ids)
+    embedded, *steps = _hidden_states(model, wide, summed, scores_mask(source.relative, mask))
+    states = [embedded, *(state for step in steps for state in step[1:])]
+    space = projection([state[mask] for state in states], student.model.config.hidden_size)
     normed_space = _before_norm(model.embeddings.LayerNorm.weight) @ space
     table = student.model.embeddings.word_embeddings
     embedding_tables.initialize(table, token_embeddings @ normed_space, token_weights)
     copy_tables(student, source, normed_space)
-    state = _fit_norm(
-        student.model.embeddings.LayerNorm,
-        _summed(student.model, student.pad, None, ids),
-        steps[0] @ space,
-        mask,
-    )
-    before = steps[0]
-    for mine, (number, step) in enumerate(zip(layers, steps[1:], strict=True)):
-        theirs, layer, (context, between, after) = (
-            model.encoder.layer[number],
-            student.model.encoder.layer[mine],
-            step,
-        )
-        state = _set_attention(
-            layer.attention, theirs.attention, space, (state, before, context, between), mask
-        )
-        state = _set_feed_forward(layer, theirs, space, (state, between, after), mask)
+    norm, summed = student.model.embeddings.LayerNorm, _summed(student.model, student.pad, None, ids)
+    state, before = _fit_norm(norm, summed, embedded @ space, mask), embedded
+    contexts = [context[mask] for context, *_ in steps]
+    count = student.model.config.num_attention_heads
+    kept = _heads([layer.attention for layer in wide], space, contexts, count, source.relative is not None)
+    if source.relative is not None:
+        student.relative.weight.copy_(source.relative[:, kept[0]])
+    fit = _Fit(space, mask, scores_mask(student.relative and student.relative.weight, mask))
+    for layer, theirs, heads, step in zip(student.model.encoder.layer, wide, kept, steps, strict=True):
+        context, between, after = step
+        around = state, before, context, between
+        state = _set_attention(layer.attention, theirs.attention, heads, fit, around)
+        state = _set_feed_forward(layer, theirs, fit, (state, between, after))
         before = after
     if student.head is not None and student.head.out_features == len(space) and not student.tanh:
         mean = before[mask].mean(0)
         student.head.weight.copy_(space)
         if student.head.bias is not None:
             student.head.bias.copy_(mean - space @ (space.T @ mean))
+
+
+class _Fit(NamedTuple):
+    """What all blocks are fitted with: the projection (H, w), which of the texts' places are tokens (B, T),
+    and the narrow student's `scores_mask`."""
+
+    space: Tensor
+    mask: Tensor
+    scores: Tensor
 
 
 def projection(states: list[Tensor], width: int) -> Tensor:
@@ -149,14 +154,13 @@ def _summed(model: BertModel, pad: int | None, token_embeddings: Tensor | None, 
     )
 
 
-def _hidden_states(source: BertModel, layers: list[int], summed: Tensor, mask: Tensor) -> list[Any]:
+def _hidden_states(source: BertModel, layers: list[Any], summed: Tensor, scores: Tensor) -> list[Any]:
     """The source's states (B, T, H): after the embeddings; then, per chosen layer, (attention context, after
-    attention, after layer)."""
+    attention, after layer). `scores` is its `scores_mask`."""
     state = source.embeddings.LayerNorm(summed)
     steps: list[Any] = [state]
-    for number in layers:
-        layer = source.encoder.layer[number]
-        context = _context(layer.attention.self, state, mask)
+    for layer in layers:
+        context = _context(layer.attention.self, state, scores)
         between = layer.attention.output.LayerNorm(state + layer.attention.output.dense(context))
         state = layer.output.LayerNorm(between + layer.output.dense(layer.intermediate(between)))
         steps.append((context, between, state))
@@ -168,14 +172,34 @@ def _split(rows: Tensor, heads: int) -> Tensor:
     return rows.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def _context(part: Any, state: Tensor, mask: Tensor) -> Tensor:
-    """The concatenated outputs of all heads (B, T, heads·s), before the output matrix; `mask` (B, T) says
-    which are tokens."""
+def _context(part: Any, state: Tensor, scores: Tensor) -> Tensor:
+    """The concatenated outputs of all heads (B, T, heads·s), before the output matrix."""
     query, key, value = (
         _split(linear(state), part.num_attention_heads) for linear in (part.query, part.key, part.value)
     )
-    heads = scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
+    heads = scaled_dot_product_attention(query, key, value, attn_mask=scores)
     return heads.transpose(1, 2).flatten(2)
+
+
+def _heads(
+    attentions: list[Any], space: Tensor, contexts: list[Tensor], count: int, same: bool
+) -> list[list[int]]:
+    """Of each layer the heads whose outputs (n, heads·s) over n tokens have most in the projection's space;
+    with `same` those of all layers together, since a column of relative positions is a head's in all."""
+    powers = []
+    for attention, context in zip(attentions, contexts, strict=True):
+        heads = attention.self.num_attention_heads
+        outputs = context.unflatten(-1, (heads, -1))  # (n, heads, s)
+        parts = attention.output.dense.weight.T.unflatten(0, (heads, -1)) @ space  # (heads, s, w)
+        centred = zip((outputs - outputs.mean(0)).unbind(1), parts, strict=True)
+        powers.append(torch.stack([rows.matmul(part).square().sum() for rows, part in centred]))
+    if same:
+        powers = [torch.stack([power / power.sum() for power in powers]).sum(0)] * len(powers)
+    return [_largest(power, count) for power in powers]
+
+
+def _largest(power: Tensor, count: int) -> list[int]:
+    return list(power.topk(count).indices.sort().values.tolist())
 
 
 def _fit_norm(norm: nn.LayerNorm, summed: Tensor, target: Tensor, mask: Tensor) -> Tensor:
@@ -225,10 +249,9 @@ def _fit_output(
 def _fit_block(
     mine: Any,
     theirs: Any,
-    space: Tensor,
+    fit: _Fit,
     features: tuple[Tensor, Tensor],
     states: tuple[Tensor, Tensor, Tensor],
-    mask: Tensor,
 ) -> Tensor:
     """Fit a block's output matrix and its LayerNorm to the source's; returns the narrow state after it.
 
@@ -236,48 +259,37 @@ def _fit_block(
     block, the wide one before it and the wide one after it.
     """
     state, before, after = states
-    normed_space = _before_norm(theirs.LayerNorm.weight) @ space
+    normed_space = _before_norm(theirs.LayerNorm.weight) @ fit.space
     residual, added = before @ normed_space, theirs.dense(features[1]) @ normed_space
-    summed = _fit_output(mine.dense, features[0], state, residual, added, mask)
-    return _fit_norm(mine.LayerNorm, summed, after @ space, mask)
+    summed = _fit_output(mine.dense, features[0], state, residual, added, fit.mask)
+    return _fit_norm(mine.LayerNorm, summed, after @ fit.space, fit.mask)
 
 
 def _set_attention(
-    mine: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor, Tensor], mask: Tensor
+    mine: Any, theirs: Any, kept: list[int], fit: _Fit, states: tuple[Tensor, Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """Set an attention block from a wide one; returns the narrow state after it. `states` are the narrow
-    state before it, and of the wide one: the state before, the context of its heads, the state after."""
+    """Set an attention block from the heads of a wide one that are kept; returns the narrow state after it.
+    `states` are the narrow state before it, and of the wide one: the state before, the context of its heads,
+    the state after."""
     state, before, context, after = states
     heads = theirs.self.num_attention_heads
-    outputs = _split(context, heads).transpose(1, 2)[mask]  # (n, heads, s)
-    parts = theirs.output.dense.weight.T.unflatten(0, (heads, -1)) @ space  # (heads, s, w)
-    power = torch.stack(
-        [
-            (outputs[:, head] - outputs[:, head].mean(0)).matmul(parts[head]).square().sum()
-            for head in range(heads)
-        ]
-    )
-    kept = power.topk(mine.self.num_attention_heads).indices.sort().values.tolist()
     for name in ("query", "key", "value"):
         wide = getattr(theirs.self, name)
         weight, bias = (
             matrix.unflatten(0, (heads, -1))[kept].flatten(0, 1) for matrix in (wide.weight, wide.bias)
         )
-        _fold(getattr(mine.self, name), weight, bias, space, before[mask].mean(0))
-    features = _context(mine.self, state, mask), context
-    return _fit_block(mine.output, theirs.output, space, features, (state, before, after), mask)
+        _fold(getattr(mine.self, name), weight, bias, fit.space, before[fit.mask].mean(0))
+    features = _context(mine.self, state, fit.scores), context
+    return _fit_block(mine.output, theirs.output, fit, features, (state, before, after))
 
 
-def _set_feed_forward(
-    layer: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor], mask: Tensor
-) -> Tensor:
+def _set_feed_forward(layer: Any, theirs: Any, fit: _Fit, states: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """Set a feed-forward block from a wide one; returns the narrow state after it. `states` are the narrow
     state before it, the wide one before it and the wide one after it."""
     state, before, _ = states
-    active = theirs.intermediate(before)
-    power = active[mask].var(0) * (theirs.output.dense.weight.T @ space).square().sum(1)
-    kept = power.topk(layer.intermediate.dense.out_features).indices.sort().values
-    wide = theirs.intermediate.dense
-    _fold(layer.intermediate.dense, wide.weight[kept], wide.bias[kept], space, before[mask].mean(0))
+    active, wide = theirs.intermediate(before), theirs.intermediate.dense
+    power = active[fit.mask].var(0) * (theirs.output.dense.weight.T @ fit.space).square().sum(1)
+    kept = _largest(power, layer.intermediate.dense.out_features)
+    _fold(layer.intermediate.dense, wide.weight[kept], wide.bias[kept], fit.space, before[fit.mask].mean(0))
     features = layer.intermediate(state), active
-    return _fit_block(layer.output, theirs.output, space, features, states, mask)
+    return _fit_block(layer.output, theirs.output, fit, features, states)

@@ -47,7 +47,15 @@ class RecurrentStudent(bert.BertStudent):
     def __init__(self, plain: bert.BertStudent, times: int) -> None:
         super().__init__(plain.model, plain.pooling, plain.head, plain.tanh)
         self.model.encoder = RepeatedEncoder(self.model.config, times)
-        self.pad, self.lexical_channel = plain.pad, plain.lexical_channel
+        self.pad, self.relative, self.lexical_channel = plain.pad, plain.relative, plain.lexical_channel
+
+    def counts(self) -> dict[str, int]:
+        """Counted as a BERT's, each weight once however often it is applied. `words` counts the token
+        embedding table with its projection.
+
+        The paper's embedding column is `embedding` for its XLM-R students and `words` for its MiniLM
+        students."""
+        return {**super().counts(), "words": head.count(self.model.embeddings.word_embeddings)}
 
 
 class RecurrentShape(bert.BertShape):
@@ -88,7 +96,8 @@ def shape(
         attention_probs_dropout_prob=spec.dropout,
     )
     config.pad_token_id = pad
-    positions = {"position_ids": counted_from, "pad": pad}
+    positions: dict[str, Any] = {"position_ids": counted_from, "pad": pad}
+    positions |= {} if source.relative is None else {"relative_positions": True}
     times = spec.repeats or source.repeats * config_of_source.num_hidden_layers // layers
     return {**bert.layers_shape(spec, config, positions, most, teacher_dims), "repeats": times}
 
@@ -141,12 +150,13 @@ def initialize(
 
 def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dict[str, Any]]:
     """The recipe's student with its initial weights, and its shape."""
-    source = start.layers
-    assert source is not None  # a recurrent student always has a source
+    source: Any = start.layers  # a recurrent student always has one
     student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source)
     if student_shape["position_ids"] == "pad" and start.tokenizer.pad_token_id is None:
-        fact = "positions are counted from padding, and the tokenizer names no padding token"
-        raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
+        raise UserError(
+            "student.position_ids: positions are counted from padding, and the tokenizer names no padding "
+            "token; set position_ids: zero"
+        )
     student: RecurrentStudent = build_to_train(build, student_shape, start.shape_only)
     initialize(
         student, source_layers(spec, source.model.config), source, start.embeddings, start.token_weights
@@ -155,13 +165,4 @@ def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dic
     return student, student_shape
 
 
-def parameters(student: RecurrentStudent) -> dict[str, int]:
-    """Counted as a BERT's, each weight once however often it is applied. `words` counts the token embedding
-    table with its projection.
-
-    The paper's embedding column is `embedding` for its XLM-R students and `words` for its MiniLM students.
-    """
-    return {**bert.parameters(student), "words": head.count(student.model.embeddings.word_embeddings)}
-
-
-KIND = Kind(RecurrentStudent, RecurrentShape, initial, build, parameters, restore=bert_layers.restore)
+KIND = Kind(RecurrentShape, initial, build, bert_layers.restore)

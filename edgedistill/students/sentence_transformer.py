@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy import ndarray
 from safetensors.numpy import load_file as load_numpy
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file
@@ -25,15 +26,16 @@ from edgedistill.students.model_folder import ACTIVATIONS, DOWNLOAD, WEIGHTS, Mo
 from edgedistill.students.pooling import pool
 
 MAP_FILE = "targets.safetensors"
+WITH_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "ernie", "data2vec-text")
 
 
 class Affine(NamedTuple):
     """x -> x W + b: weight (e, d), bias (d,)."""
 
-    weight: np.ndarray
-    bias: np.ndarray
+    weight: ndarray
+    bias: ndarray
 
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+    def __call__(self, vectors: ndarray) -> ndarray:
         return vectors @ self.weight + self.bias
 
     def write(self, folder: Path) -> None:
@@ -99,15 +101,22 @@ class PretrainedEncoder(nn.Module):
             embeddings = layer(embeddings)
         return embeddings
 
+    def counts(self) -> dict[str, int]:
+        """Parameters: all embedding tables; the dense layers as the head; the rest is the encoder."""
+        model: Any = self.model
+        name, fact = type(model).__name__, "an architecture without one embedding table"
+        with opening(name, fact, model_folder.ELSEWHERE):
+            embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
+        return head.counts(self, head.count(embeddings), self.dense)
 
-def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> PretrainedEncoder:
-    """Open a model folder. `pooling` is for plain AutoModels and must be None for sentence-transformers
-    models.
 
-    Raises UserError where there is no config or no weights, for a module that is not supported, and for a
-    pooling that is missing or given twice.
+def read(opened: ModelFolder, pooling: str | None, trust_remote_code: bool = False) -> PretrainedEncoder:
+    """Open the weights of a model folder. `pooling` is for plain AutoModels and must be None for
+    sentence-transformers models.
+
+    Raises UserError where there are no weights, and for a pooling that is missing or given twice.
     """
-    opened = model_folder.read(folder)
+    folder = opened.folder
     if not any((opened.transformer / name).exists() for name in WEIGHTS):
         raise UserError(f"{folder}: a model without weights (none of {', '.join(WEIGHTS)}); {DOWNLOAD}")
     if opened.config.get("is_encoder_decoder"):
@@ -116,38 +125,39 @@ def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> 
         )
     model_folder.check_pooling(opened, pooling, str(folder), "teacher.pooling")
     poolings = opened.poolings if pooling is None else [pooling]
-    options = {} if "cls_pooler" in poolings else without_pooler(opened)
-    model = load_model(opened, trust_remote_code=trust_remote_code, dtype=torch.float32, **options)
+    model = load_model(opened, "cls_pooler" in poolings, trust_remote_code)
     dense, width = list[nn.Sequential](), int(model.config.hidden_size) * len(poolings)
     for module in opened.chain:
         if module.kind == "Dense":
             dense.append(_dense(module, width))
             width = int(module.config["out_features"])
-    if opened.kept_dims is not None:
+    if opened.kept_dims is not None and opened.kept_dims < width:
         dense = _truncated(dense, width, opened.kept_dims)
     return PretrainedEncoder(model, poolings, dense).eval()
 
 
-def load_model(opened: ModelFolder, trust_remote_code: bool = False, **options: Any) -> Any:
-    """Load the AutoModel of a folder. Raises UserError where its weights are incomplete: transformers would
-    draw the rest at random."""
+def load_model(opened: ModelFolder, pooler: bool, trust_remote_code: bool = False) -> Any:
+    """Load the AutoModel of a folder in float32, with or without BERT's `pooler`. Raises UserError where its
+    weights are incomplete: transformers would draw the rest at random."""
     model_folder.check_architecture(opened, trust_remote_code)
-    options |= {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
-    asked = [opened.config.get(key) for key in ("attn_implementation", "_attn_implementation")]
+    trusted = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
+    options: dict[str, Any] = {"dtype": torch.float32, **trusted}
+    if not pooler and opened.config.get("model_type") in WITH_POOLER:
+        options["add_pooling_layer"] = False
+    attention = {opened.config.get(key) for key in ("attn_implementation", "_attn_implementation")}
     with opening(opened.folder, "its weights do not open"), quiet():
-        if any(
-            each not in (None, "sdpa", "eager") for each in asked
-        ):  # such as flash attention: the same attention for another machine
-            options["config"] = AutoConfig.from_pretrained(
-                opened.transformer, trust_remote_code=trust_remote_code
-            )
-            options["config"].attn_implementation = options["config"]._attn_implementation = "eager"
+        if not attention <= {None, "sdpa", "eager"}:
+            # such as flash attention: the same attention for another machine
+            options["config"] = config = AutoConfig.from_pretrained(opened.transformer, **trusted)
+            config.attn_implementation = config._attn_implementation = "eager"
         model, info = AutoModel.from_pretrained(opened.transformer, output_loading_info=True, **options)
     missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))
     if missing:
         some = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
-        fact = f"{len(missing)} of the tensors that config.json asks for are not in its weights ({some})"
-        raise UserError(f"{opened.folder}: {fact}; {DOWNLOAD}, or correct config.json")
+        raise UserError(
+            f"{opened.folder}: {len(missing)} of the tensors that config.json asks for are not in its "
+            f"weights ({some}); {DOWNLOAD}, or correct config.json"
+        )
     return finite_weights.checked(model, opened.folder)
 
 
@@ -170,47 +180,34 @@ def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
     """A Dense module for embeddings of `width` dimensions."""
     config, folder = module.config, module.folder
     # sentence-transformers' own default
-    named = config.get("activation_function", "torch.nn.modules.activation.Tanh")
-    if named not in ACTIVATIONS:
-        fact = f"activation_function: {named!r} is not supported here"
-        raise UserError(f"{folder / 'config.json'}: {fact}; {model_folder.ELSEWHERE}")
+    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    if activation not in ACTIVATIONS:
+        raise UserError(
+            f"{folder / 'config.json'}: activation_function: {activation!r} is not supported here; "
+            f"{model_folder.ELSEWHERE}"
+        )
     with opening(folder, "its weights do not open"):
         linear = nn.Linear(width, config["out_features"], bias=config.get("bias", True))
-        safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-        weights = (
-            load_file(safe) if safe.exists() else torch.load(pickled, map_location="cpu", weights_only=True)
-        )
+        safe = folder / "model.safetensors"
+        if safe.exists():
+            weights = load_file(safe)
+        else:
+            weights = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
         linear.load_state_dict({name.removeprefix("linear."): value for name, value in weights.items()})
-    return nn.Sequential(finite_weights.checked(linear, folder), getattr(nn, ACTIVATIONS[named])())
+    return nn.Sequential(finite_weights.checked(linear, folder), getattr(nn, ACTIVATIONS[activation])())
 
 
 def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequential]:
-    """The dense layers of an encoder that keeps the first `kept` of its dimensions; it pools to `dims`.
+    """The dense layers of an encoder that keeps the first `kept` of its `dims` dimensions.
 
     The last layer's other rows are left out; without a layer, one that selects the dimensions is added:
     graphs and bundles have it then.
     """
-    last: Any = dense[-1][0] if dense else nn.Linear(dims, dims, bias=False)
-    if kept >= last.out_features:
-        return dense
-    linear = nn.Linear(last.in_features, kept, bias=last.bias is not None)
-    with torch.no_grad():
-        linear.weight.copy_(last.weight[:kept] if dense else torch.eye(kept, dims))
-        if last.bias is not None:
-            linear.bias.copy_(last.bias[:kept])
-    return [*dense[:-1], nn.Sequential(linear, dense[-1][1] if dense else nn.Identity())]
-
-
-def without_pooler(opened: ModelFolder) -> dict[str, bool]:
-    """The option of `load_model` that leaves BERT's pooler out, where the pooling does not read it; other
-    models do not know it."""
-    with_pooler = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "ernie", "data2vec-text")
-    return {"add_pooling_layer": False} if opened.config.get("model_type") in with_pooler else {}
-
-
-def parameters(encoder: PretrainedEncoder) -> dict[str, int]:
-    """All embedding tables; the dense layers as the head; the rest is the encoder."""
-    model: Any = encoder.model
-    with opening(type(model).__name__, "an architecture without one embedding table", model_folder.ELSEWHERE):
-        embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
-    return head.counts(encoder, head.count(embeddings), encoder.dense)
+    linear: Any = nn.Linear(dims, dims, bias=False)
+    nn.init.eye_(linear.weight)
+    *others, last = dense or [nn.Sequential(linear, nn.Identity())]
+    linear = last[0]
+    for name, parameter in list(linear.named_parameters()):
+        setattr(linear, name, nn.Parameter(parameter.detach()[:kept].clone()))
+    linear.out_features = kept
+    return [*others, last]

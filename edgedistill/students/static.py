@@ -6,9 +6,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import onnx
 import torch
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 from torch import Tensor, nn
 
 from edgedistill import recipe
@@ -46,9 +45,35 @@ class StaticStudent(Headed):
         rows = self.embedding(input_ids) * weights
         return self.through_head(pool(rows, attention_mask, "mean"), input_ids, attention_mask)
 
-    def weighted_table(self) -> Tensor:
-        """The rows of all tokens, each times its token's weight (V, width): one lookup on the device."""
-        return self.embedding.weight.detach() * self.weights.detach().unsqueeze(-1)
+    def counts(self) -> dict[str, int]:
+        """The embedding table with the token weights; no encoder; the head."""
+        return heads.counts(self, heads.count(self.embedding) + self.weights.numel(), self.head)
+
+    def write(self) -> ModelProto:
+        """Write the graph. Rows and token weights are multiplied into one table; a product-quantized table
+        keeps its weights apart.
+
+        Without a head, masked tokens become the padding token, whose row is zero, and the rows are summed: at
+        unit length the sum equals the mean. A head needs the mean itself.
+        """
+        writer, ids, table = GraphWriter(self), "input_ids", self.embedding
+        if isinstance(table, ProductQuantizedEmbedding):
+            weights = writer.of_tokens(self.weights)
+            pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, table, ids), weights), "mean")
+            return finish(writer, pooled, self)
+        rows = writer.parameter(table.weight, table.weight * self.weights.unsqueeze(-1))
+        if self.head is not None or self.tanh:
+            return finish(writer, mean_nodes(writer, writer.add("Gather", rows, ids), "mean"), self)
+        pad = table.padding_idx or 0
+        if pad == 0:
+            ids = writer.add("Mul", ids, "attention_mask")
+        else:
+            is_token = writer.add("Cast", "attention_mask", to=TensorProto.BOOL)
+            ids = writer.add("Where", is_token, ids, writer.constant(np.int64(pad), "padding"))
+        gathered = writer.add("Gather", rows, ids)
+        return finish(
+            writer, writer.add("ReduceSum", gathered, writer.constant([1], "axis"), keepdims=0), self
+        )
 
 
 class StaticShape(TableShape):
@@ -106,43 +131,10 @@ def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, dict[str,
     return student, student_shape
 
 
-def parameters(student: StaticStudent) -> dict[str, int]:
-    """The embedding table with the token weights; no encoder; the head."""
-    table = heads.count(student.embedding) + student.weights.numel()
-    return heads.counts(student, table, student.head)
-
-
 def restore(weights: dict[str, np.ndarray]) -> None:
     """Token weights are 1 where a graph holds them as part of its table; in place."""
     if "embedding.weight" in weights:
         weights["weights"] = np.ones(len(weights["embedding.weight"]), np.float32)
 
 
-def write(student: StaticStudent) -> onnx.ModelProto:
-    """Write the graph. Rows and token weights are multiplied into one table; a product-quantized table keeps
-    its weights apart.
-
-    Without a head, masked tokens become the padding token, whose row is zero, and the rows are summed: at
-    unit length the sum equals the mean. A head needs the mean itself.
-    """
-    writer, ids, table = GraphWriter(student), "input_ids", student.embedding
-    if isinstance(table, ProductQuantizedEmbedding):
-        weights = writer.of_tokens(student.weights)
-        pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, table, ids), weights), "mean")
-        return finish(writer, pooled, student)
-    rows = writer.parameter(table.weight, student.weighted_table())
-    if student.head is not None or student.tanh:
-        return finish(writer, mean_nodes(writer, writer.add("Gather", rows, ids), "mean"), student)
-    pad = table.padding_idx or 0
-    if pad == 0:
-        ids = writer.add("Mul", ids, "attention_mask")
-    else:
-        is_token = writer.add("Cast", "attention_mask", to=TensorProto.BOOL)
-        ids = writer.add("Where", is_token, ids, writer.constant(np.int64(pad), "padding"))
-    gathered = writer.add("Gather", rows, ids)
-    return finish(
-        writer, writer.add("ReduceSum", gathered, writer.constant([1], "axis"), keepdims=0), student
-    )
-
-
-KIND = Kind(StaticStudent, StaticShape, initial, build, parameters, write, restore)
+KIND = Kind(StaticShape, initial, build, restore)

@@ -6,7 +6,6 @@ from typing import Any
 __all__ = [
     "Embedder",
     "assistant",
-    "dimension_reduction",
     "embedder",
     "embedding_cache",
     "encoder",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill import files
 from edgedistill.data.cached_folder import RECORD, intact, mapped, written
@@ -46,10 +47,10 @@ class Embeds(Protocol):
 
     def prepare(self, session: Session) -> None: ...
 
-    def embed(self, texts: list[str], device: str, unit: bool) -> np.ndarray: ...
+    def embed(self, texts: list[str], device: str, unit: bool) -> ndarray: ...
 
 
-def text_hashes(texts: Iterable[str]) -> np.ndarray:
+def text_hashes(texts: Iterable[str]) -> ndarray:
     """A 64-bit hash of each text, (n,) uint64."""
     hashes = b"".join(
         hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts
@@ -66,7 +67,7 @@ class CachedEmbeddings:
         self.shard = len(self.parts[0])  # the length of every shard but the last
         self.dims = int(self.parts[0].shape[1])
 
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+    def __getitem__(self, rows: ndarray) -> ndarray:
         """rows (n,) -> (n, d) float32."""
         out = np.empty((len(rows), self.dims), np.float32)
         shards = rows // self.shard
@@ -165,8 +166,10 @@ class TeacherPass(CorpusPass):
         parquet = require("pyarrow.parquet", "edgedistill cache --parquet", "train")
         arrow = require("pyarrow", "edgedistill cache --parquet", "train")
         if lacking := self.lacking():
-            fact = f"{len(lacking):,} of {self.shards:,} shards are lacking"
-            raise UserError(f"--parquet: {self.name}: {fact}; fill the cache first, without --only")
+            raise UserError(
+                f"--parquet: {self.name}: {len(lacking):,} of {self.shards:,} shards are lacking; fill the "
+                "cache first, without --only"
+            )
         folder.mkdir(parents=True)
         for shard in map(self.shard, range(self.shards)):
             rows = np.load(shard / EMBEDDINGS)
@@ -177,12 +180,12 @@ class TeacherPass(CorpusPass):
             parquet.write_table(arrow.table(columns), folder / f"{shard.name}.parquet")
 
 
-def _write(hashes: np.ndarray, embeddings: np.ndarray, folder: Path) -> None:
+def _write(hashes: ndarray, embeddings: ndarray, folder: Path) -> None:
     np.save(folder / HASHES, hashes)
     np.save(folder / EMBEDDINGS, embeddings)
 
 
-def check_float16(embeddings: np.ndarray, texts: Sequence[str]) -> None:
+def check_float16(embeddings: ndarray, texts: Sequence[str]) -> None:
     """Raise UserError for embeddings (n, d) of texts that float16 cannot hold, and where all are zeros."""
     largest = np.abs(embeddings).max(1)
     good = largest <= MOST_FLOAT16  # NaN is not
@@ -196,20 +199,19 @@ def check_float16(embeddings: np.ndarray, texts: Sequence[str]) -> None:
             "that text out"
         )
     if not largest.any():
-        fact = f"the embeddings of {len(texts):,} texts are all zeros"
         raise UserError(
-            f"teacher: {fact}, so there is nothing to learn from it; correct the weights of its last layers, "
-            "or choose another"
+            f"teacher: the embeddings of {len(texts):,} texts are all zeros, so there is nothing to learn "
+            "from it; correct the weights of its last layers, or choose another"
         )
 
 
 class HashIndex:
     """The first position of each of some hashes (n,)."""
 
-    def __init__(self, hashes: np.ndarray) -> None:
+    def __init__(self, hashes: ndarray) -> None:
         self._hashes, self._first = np.unique(hashes, return_index=True)
 
-    def find(self, wanted: np.ndarray) -> np.ndarray:
+    def find(self, wanted: ndarray) -> ndarray:
         """wanted (m,) -> positions (m,) int64; −1 where a hash is missing."""
         if not len(self._hashes):
             return np.full(len(wanted), -1)
@@ -226,7 +228,7 @@ class Pool:
         self._starts = np.cumsum([0, *map(len, hashes)])
         self.index = HashIndex(np.concatenate([np.empty(0, np.uint64), *hashes]))
 
-    def fill(self, wanted: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def fill(self, wanted: ndarray, out: ndarray) -> ndarray:
         """Copy the embeddings that are cached into the rows of `out` (n, d); wanted (n,). Returns which rows
         were filled, (n,) bool."""
         positions = self.index.find(wanted)

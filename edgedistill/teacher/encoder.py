@@ -1,32 +1,44 @@
-"""The teacher: a sentence encoder that embeds texts."""
+"""The teacher: a sentence encoder that embeds texts, in torch or as a graph in onnxruntime. Its int8 graph is
+made as an export would make it, compared with torch, then cached, because making it takes a while."""
 
 from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import torch
+from numpy import ndarray
+from onnxruntime import InferenceSession
 
-from edgedistill import files, machine, recipe
+from edgedistill import files, machine, quantization, recipe
+from edgedistill.data.cached_folder import cached_folder
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.quantization.sample_texts import Reader
+from edgedistill.precisions import PRECISIONS
+from edgedistill.quantization.sample_texts import Reader, agreement, embeddings, samples
 from edgedistill.resolve import MODEL_FILES, teacher_files
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle import BATCH_TOKENS
-from edgedistill.runtime.onnx_session import open_in_memory
+from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_in_memory, open_session
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
 from edgedistill.students import graph, model_folder, sentence_transformer
-from edgedistill.teacher import int8_graph
-from edgedistill.teacher.int8_graph import Forward
 from edgedistill.teacher.tokenizer_files import encode_ids, load_tokenizer, max_input_tokens, prompts_of
 
+# part of an int8 graph's key: raise it when another graph is made of the same weights
+INT8_FORMAT = 3
 TOKENS_PER_BATCH = 2_048
 SAME_EMBEDDING = 0.999  # cosine, of bf16 too
 COMPARED = ["A cat.", "Zwölf Boxkämpfer, NAÏVE and LOUD!", "one text of many words " * 200]
 NOT_ON_CUDA = "int8 is for processors, and this device is cuda; set it to auto, or --device cpu"
+NOT_IN_INT8 = "set it to auto, bf16 or fp32"
+
+# (ids, mask), each (B, T) int64, right-padded -> embeddings (B, d) before they are scaled to unit length
+Forward = Callable[[ndarray, ndarray], ndarray]
 
 
 class TeacherEncoder:
@@ -52,14 +64,16 @@ class TeacherEncoder:
     def _open(self, remote_code: bool) -> None:
         """Open the model's files."""
         self.folder = teacher_files(self.spec, self.place)
-        settings = model_folder.read(self.folder)  # a folder such as a home is refused before it is hashed
+        # a folder such as a home is refused before it is hashed
+        self.settings = model_folder.read(self.folder)
         self.hashes = self.file_hashes()
-        self.tokenizer = load_tokenizer(self.folder, remote_code)
-        self.module = sentence_transformer.read(self.folder, self.spec.pooling, remote_code)
-        self.prompts = prompts_of(self.spec, self.folder)
-        self.max_tokens = min(self.spec.max_tokens, max_input_tokens(self.folder, self.tokenizer))
-        if settings.unread:
-            self._compare(settings.unread, remote_code)
+        self.tokenizer = load_tokenizer(self.settings, remote_code)
+        self.module = sentence_transformer.read(self.settings, self.spec.pooling, remote_code)
+        self.prompts = prompts_of(self.spec, self.settings)
+        self.limit = max_input_tokens(self.settings, self.tokenizer)
+        self.max_tokens = min(self.spec.max_tokens, self.limit)
+        if self.settings.unread:
+            self._compare(remote_code)
 
     @property
     def dims(self) -> int:
@@ -90,10 +104,10 @@ class TeacherEncoder:
         """How it reads texts."""
         return Reader(self.tokenizer, self.prompt, self.max_tokens)
 
-    def _compare(self, unread: list[str], remote_code: bool) -> None:
+    def _compare(self, remote_code: bool) -> None:
         """Compare embeddings with those of sentence-transformers, whose import takes seconds. Raises
         UserError where the settings that are not read here change them."""
-        settings = f"{', '.join(unread)} (not read here)"
+        settings = f"{', '.join(self.settings.unread)} (not read here)"
         with model_folder.opening(self.folder, f"{settings}, and sentence-transformers"):
             from sentence_transformers import SentenceTransformer
 
@@ -101,17 +115,17 @@ class TeacherEncoder:
             with sentence_transformer.quiet():
                 judge = SentenceTransformer(str(self.folder), device="cpu", **options)
             expected = np.stack([judge.encode(text, prompt="") for text in COMPARED])
-            ids = encode_ids(self.tokenizer, COMPARED, max_input_tokens(self.folder, self.tokenizer))
-            embeddings = embed_in_batches(
-                torch_forward(self.module, torch.device("cpu")), ids, 0, self.dims, 1
-            )
+            ids = encode_ids(self.tokenizer, COMPARED, self.limit)
+            forward = torch_forward(self.module, torch.device("cpu"))
+            rows = embed_in_batches(forward, ids, 0, self.dims, 1)
         least = 0.0
-        if expected.shape == embeddings.shape:
-            least = float((unit_rows(expected) * embeddings).sum(1).min())
+        if expected.shape == rows.shape:
+            least = float((unit_rows(expected) * rows).sum(1).min())
         if not least >= SAME_EMBEDDING:
-            apart = f"{least:.3f} is their cosine to those of sentence-transformers"
-            fact = f"{settings} changes embeddings: {apart}"
-            raise UserError(f"{self.folder}: {fact}; {model_folder.ELSEWHERE}")
+            raise UserError(
+                f"{self.folder}: {settings} changes embeddings: {least:.3f} is their cosine to those of "
+                f"sentence-transformers; {model_folder.ELSEWHERE}"
+            )
 
     def file_hashes(self) -> dict[str, Any]:
         """The hashes of the files that the model is read from, as they are now."""
@@ -129,20 +143,23 @@ class TeacherEncoder:
                 f"{self.folder}: its files have changed since the model was opened, so its embeddings would "
                 "be cached as another model's; start again, and leave the folder alone meanwhile"
             )
-        in_int8 = int8_graph.identity(self.in_role("text").reader) if self.dtype == torch.int8 else None
+        in_int8 = None
+        if self.dtype == torch.int8:
+            texts = files.cache_key(samples=_samples(self.in_role("text").reader))
+            version = ".".join(onnxruntime.__version__.split(".")[:2])
+            in_int8 = {"format": INT8_FORMAT, "onnxruntime": version, "samples": texts}
         return {**self.model_identity(), "layer": self.layer, "dtype": str(self.dtype), "int8": in_int8}
 
     def model_identity(self) -> dict[str, Any]:
         """What determines the embeddings but for the arithmetic: the hash of the model's files, pooling,
         prompt and max tokens."""
-        settings = model_folder.read(self.folder)
         return {
             **self.hashes,
             "pooling": self.module.poolings,
             "prompt": self.prompt,
             "max_tokens": self.max_tokens,
-            "dims": settings.kept_dims,
-            "lower_case": settings.lower_case,
+            "dims": self.settings.kept_dims,
+            "lower_case": self.settings.lower_case,
             "truncation": self.tokenizer.truncation_side,
         }
 
@@ -157,19 +174,17 @@ class TeacherEncoder:
         if self._opened or self.layer:  # lookups and additions are fast enough in torch
             return
         if self.dtype == torch.int8:
-            plain = self.in_role("text")
-            key = files.cache_key(**plain.identity())
-            self._opened.append(int8_graph.read_or_make(plain, key, session))
+            self._opened.append(self.in_role("text")._int8_graph(session))
         elif self.dtype == torch.float32 and session.device == "cpu":
             self._opened.append(self._fp32_graph(session))
 
-    def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
+    def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> ndarray:
         """Embed texts: (n, d) float32 in the order of the texts, of unit length or unnormalized; batches are
         of similar length."""
         prompted = [self.prompt + text for text in texts]
         return self.embed_ids(encode_ids(self.tokenizer, prompted, self.max_tokens), device, unit)
 
-    def embed_ids(self, ids: list[np.ndarray], device: str = "cpu", unit: bool = True) -> np.ndarray:
+    def embed_ids(self, ids: list[ndarray], device: str = "cpu", unit: bool = True) -> ndarray:
         """Embed token ids (n_i,) of n texts, special tokens included: (n, d) float32. Raises UserError as
         `prepare`."""
         tokens = TOKENS_PER_BATCH if device == "cpu" else 32 * TOKENS_PER_BATCH
@@ -197,14 +212,67 @@ class TeacherEncoder:
         # a process' first session decides for its main thread whether denormal numbers are zero
         settings = {"intra_op.allow_spinning": "1", "set_denormal_as_zero": "1"}
         opened = open_in_memory(model.SerializeToString(), torch.get_num_threads(), settings)
-        return lambda ids, mask: opened.run([rows], {"input_ids": ids, "attention_mask": mask})[0]
+        return _graph_forward(opened, rows)
+
+    def _int8_graph(self, session: Session) -> Forward:
+        """The int8 graph from the cache, otherwise made and cached. Raises UserError where there is no graph,
+        or it loses too much."""
+
+        def write(folder: Path) -> None:
+            session.log(
+                f"{self.place}: making the int8 graph of {self.spec.name}; once, and a minute or two for "
+                "twelve layers"
+            )
+            self._write_int8(folder / "graph.onnx", session)
+
+        folder = session.cache / "graphs" / files.cache_key(**self.identity())
+        file = cached_folder(folder, write, session.log) / "graph.onnx"
+        opened = open_session(file, torch.get_num_threads(), "cpu")
+        last = opened.get_outputs()[-1].name  # see `graph.before_unit`
+        return _graph_forward(opened, "sentence_embedding" if last == "last_hidden_state" else last)
+
+    def _write_int8(self, file: Path, session: Session) -> None:
+        """Write the int8 graph after the comparison with torch."""
+        reader, name, required = self.reader, self.spec.name, PRECISIONS["int8"].single_cosine
+        try:
+            model = graph.build_checked(self.module, self.max_tokens, len(self.tokenizer))
+        except CheckFailed as error:
+            raise UserError(
+                f"{self.place}.dtype: int8 needs a graph of {name}, and {error}; {NOT_IN_INT8}"
+            ) from error
+        golden = _golden(reader)
+        quantized, in_w8 = quantization.within_limit(model, "int8", _samples(reader), golden)
+        mean, least = agreement(quantized, embeddings(model, golden), golden)
+        if not least >= required:  # NaN is above nothing
+            raise UserError(
+                f"{self.place}.dtype: {name} in int8 has a cosine of {least:.4f} on a text, {required} is "
+                f"required; {NOT_IN_INT8}"
+            )
+        session.log(
+            f"{self.place}: int8 graph made; cosine to torch {mean:.4f} mean, {least:.4f} min on the golden "
+            f"texts, {len(in_w8)} products in w8"
+        )
+        graph.before_unit(quantized)
+        file.write_bytes(quantized.SerializeToString())
+
+
+def _golden(reader: Reader) -> list[list[int]]:
+    """Token ids of the golden texts, but for those without any."""
+    return list(filter(None, reader.token_ids(reader.golden_texts())))
+
+
+def _samples(reader: Reader) -> list[list[int]]:
+    return list(filter(None, samples(reader, _golden(reader))))
+
+
+def _graph_forward(opened: InferenceSession, rows: str) -> Forward:
+    return lambda ids, mask: opened.run([rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
 
 
 def teacher_shape(spec: recipe.Student, teacher: TeacherEncoder) -> dict[str, Any]:
     """The student.json of a student that is the teacher. Its max input tokens never exceed what the model's
     files allow."""
-    limit = max_input_tokens(teacher.folder, teacher.tokenizer)
-    most = min(spec.max_tokens or limit, limit)
+    most = min(spec.max_tokens or teacher.limit, teacher.limit)
     prompts = {"prompt": teacher.prompts.text, **teacher.prompts.own}
     return {"kind": "teacher", "pooling": teacher.spec.pooling, **prompts, "max_tokens": most}
 
@@ -238,7 +306,7 @@ def torch_forward(module: torch.nn.Module, device: torch.device, half: bool = Fa
     autocast."""
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=half)
 
-    def forward(input_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    def forward(input_ids: ndarray, mask: ndarray) -> ndarray:
         with torch.inference_mode(), autocast:
             inputs = (torch.from_numpy(array).to(device) for array in (input_ids, mask))
             return module(*inputs).float().cpu().numpy()
@@ -247,8 +315,8 @@ def torch_forward(module: torch.nn.Module, device: torch.device, half: bool = Fa
 
 
 def embed_in_batches(
-    forward: Forward, ids: list[np.ndarray], pad_id: int, dims: int, tokens: int, unit: bool = True
-) -> np.ndarray:
+    forward: Forward, ids: list[ndarray], pad_id: int, dims: int, tokens: int, unit: bool = True
+) -> ndarray:
     """Embeddings (n, dims) float32 in the order of `ids`, computed in batches of similar length and at most
     `tokens` padded tokens.
 

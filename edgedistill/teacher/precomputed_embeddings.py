@@ -11,12 +11,14 @@ from tokenize import TokenError
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
 from edgedistill.data.file_patterns import expanded, in_data
 from edgedistill.data.input_file import damage_as_user_error
 from edgedistill.errors import CheckFailed, UserError, first_line, quote, unknown_name
+from edgedistill.reading import Reading
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher.assistant import open_assistant
 from edgedistill.teacher.embedding_cache import HashIndex, text_hashes
@@ -38,21 +40,20 @@ class PrecomputedEmbeddings:
     """
 
     def __init__(self, spec: recipe.Teacher, data: Path | None) -> None:
-        self.spec = spec
+        self.spec, self.session = spec, QUIET
         self.paths = _existing(str(spec.embeddings), data, "teacher.embeddings")
-        self.path, self.session = self.paths[0], QUIET
-        suffixes = sorted({path.suffix.lower() for path in self.paths})
-        for suffix in suffixes:
-            if suffix not in (".npy", ".parquet"):
-                fact = unknown_name("file type of embeddings", suffix, (".npy", ".parquet"))
-                raise UserError(f"teacher.embeddings: {fact}")
-        if len(self.paths) > 1 and ".npy" in suffixes:
-            fact = (
-                f"{len(self.paths)} files match {spec.embeddings!r}, and only .parquet files may be several"
-            )
-            raise UserError(f"teacher.embeddings: {fact}; name one .npy")
-        self.is_parquet, self.texts = suffixes == [".parquet"], self.path
+        self.path = self.texts = self.paths[0]
+        suffixes = {path.suffix.lower() for path in self.paths}
+        for suffix in sorted(suffixes - {".npy", ".parquet"}):
+            fact = unknown_name("file type of embeddings", suffix, (".npy", ".parquet"))
+            raise UserError(f"teacher.embeddings: {fact}")
+        self.is_parquet = suffixes == {".parquet"}
         if not self.is_parquet:
+            if len(self.paths) > 1:
+                raise UserError(
+                    f"teacher.embeddings: {len(self.paths)} files match {spec.embeddings!r}, and only "
+                    ".parquet files may be several; name one .npy"
+                )
             texts = spec.texts or str(Path(str(spec.embeddings)).with_suffix(".txt"))
             self.texts = _existing(texts, data, "teacher.texts")[0]
         first = next(self.blocks(self.path, 1), None)
@@ -83,17 +84,16 @@ class PrecomputedEmbeddings:
         self.session = session
         session.log(f"teacher: {self.path.name}, {len(self._rows):,} {self.dims}-dimensional embeddings")
 
-    def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
+    def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> ndarray:
         """The embeddings (n, d) float16 of texts, of unit length whatever is asked for; of equal texts in the
         file the first counts. Raises UserError as `prepare`, and for a text that is not in the file; and
         CheckFailed where they are not those of the recipe's model."""
         rows = self._index.find(text_hashes(texts))
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            fact = f"{len(missing):,} of {len(texts):,} texts that were looked up are not in it, the first is"
             raise UserError(
-                f'{self.texts}: {fact} "{texts[missing[0]][:60]}"; embed them too, or use the file\'s texts '
-                "as the corpus"
+                f"{self.texts}: {len(missing):,} of {len(texts):,} texts that were looked up are not in it, "
+                f"the first is {quote(texts[missing[0]])}; embed them too, or use the file's texts"
             )
         if self._model is not None:
             sample = np.unique(np.linspace(0, len(texts) - 1, SAMPLE).astype(int))
@@ -101,19 +101,23 @@ class PrecomputedEmbeddings:
             self._compare(chosen, self._model.embed(chosen, device), self._rows[rows[sample]])
         return self._rows[rows]
 
-    def _compare(self, texts: list[str], expected: np.ndarray, rows: np.ndarray) -> None:
+    def _compare(self, texts: list[str], expected: ndarray, rows: ndarray) -> None:
         """Raise CheckFailed where embeddings (n, d) are not those that the model gives; once."""
+        model = self.spec.model
         if expected.shape != rows.shape:
-            fact = f"{self.dims} dimensions, and {self.spec.model} has {expected.shape[1]}"
-            raise UserError(f"teacher.embeddings: {fact}; name the model that they are of")
+            raise UserError(
+                f"teacher.embeddings: {self.dims} dimensions, and {model} has {expected.shape[1]}; name the "
+                "model that they are of"
+            )
         cosines = (expected * rows).sum(1)
         at = int(cosines.argmin())
         if cosines[at] < LEAST_COSINE:
-            fact = f"the cosine of its embedding of {quote(texts[at])} to that of {self.spec.model} is"
-            mean = f"{cosines[at]:.4f} (the mean of {len(texts)} texts {cosines.mean():.4f}, wanted"
-            way_out = "correct pooling, prompt or max_tokens, or embed them again"
-            raise CheckFailed(f"{self.path}: {fact} {mean} {LEAST_COSINE}); {way_out}")
-        self.session.log(f"teacher: {len(texts)} texts agree with {self.spec.model} to {cosines[at]:.5f}")
+            raise CheckFailed(
+                f"{self.path}: the cosine of its embedding of {quote(texts[at])} to that of {model} is "
+                f"{cosines[at]:.4f} (the mean of {len(texts)} texts {cosines.mean():.4f}, wanted "
+                f"{LEAST_COSINE}); correct pooling, prompt or max_tokens, or embed them again"
+            )
+        self.session.log(f"teacher: {len(texts)} texts agree with {model} to {cosines[at]:.5f}")
         self._model = None
 
     @cached_property
@@ -129,12 +133,14 @@ class PrecomputedEmbeddings:
         texts = self.paths if self.is_parquet else [self.texts]
         hashes = np.concatenate([_hashes(path, self.spec.text_column) for path in texts])
         if len(hashes) != len(self._rows):
-            fact = f"{len(self._rows):,} embeddings, but {len(hashes):,} texts in {self.texts.name}"
-            raise UserError(f"{self.path}: {fact}; row i must be the embedding of text i")
+            raise UserError(
+                f"{self.path}: {len(self._rows):,} embeddings, but {len(hashes):,} texts in "
+                f"{self.texts.name}; row i must be the embedding of text i"
+            )
         return HashIndex(hashes)
 
     @cached_property
-    def _rows(self) -> np.ndarray:
+    def _rows(self) -> ndarray:
         """(n, d) float16: the embeddings in the file's order, of unit length; a memory map of a temporary
         file, so that any number of them can be looked up."""
         total = 0
@@ -143,21 +149,23 @@ class PrecomputedEmbeddings:
                 done = 0
                 for block in self.blocks(path):
                     if block.shape[1] != self.dims:
-                        fact = f"{block.shape[1]} dimensions, and {self.path.name} has {self.dims}"
-                        raise UserError(f"{path}: {fact}; give embeddings of one model")
+                        raise UserError(
+                            f"{path}: {block.shape[1]} dimensions, and {self.path.name} has {self.dims}; "
+                            "give embeddings of one model"
+                        )
                     norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
-                    finite = np.isfinite(norms)
-                    for good, what in ((finite, "a value that is not finite"), (norms != 0, "only zeros")):
-                        if not good.all():
-                            fact = f"row {done + 1 + int(np.argmin(good))} holds {what}"
-                            raise UserError(f"{path}: {fact}; embed that text again")
+                    if not (good := np.isfinite(norms) & (norms != 0)).all():
+                        raise UserError(
+                            f"{path}: row {done + 1 + int(np.argmin(good))} holds only zeros, or a value "
+                            "that is not finite; embed that text again"
+                        )
                     file.write((block / norms).astype(np.float16).tobytes())
                     done += len(block)
                 total += done
             file.flush()
             return np.memmap(file, np.float16, "r", shape=(total, self.dims))
 
-    def blocks(self, path: Path, size: int = BLOCK) -> Iterator[np.ndarray]:
+    def blocks(self, path: Path, size: int = BLOCK) -> Iterator[ndarray]:
         """The embeddings of a file in its order, up to `size` rows (m, d) float32 at a time."""
         if self.is_parquet:
             yield from _parquet(path, self.spec.embedding_column, size)
@@ -179,7 +187,7 @@ class PrecomputedEmbeddings:
             yield _float32(rows[start : start + size])
 
 
-def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
+def _parquet(path: Path, column: str, size: int) -> Iterator[ndarray]:
     done = dims = 0
     for batch in readers.parquet_batches(path, [column], "teacher.embedding_column", size):
         values = batch.column(0)
@@ -193,16 +201,18 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
         wrong = (lengths != dims) | (lengths < 1)
         if wrong.any():
             at = int(np.argmax(wrong))
-            fact = f"row {done + at + 1} has {lengths[at]} dimensions, the first {dims}"
-            raise UserError(f"{path}: {fact}; give embeddings of one model")
+            raise UserError(
+                f"{path}: row {done + at + 1} has {lengths[at]} dimensions, the first {dims}; give "
+                "embeddings of one model"
+            )
         yield _float32(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(lengths), dims)
         done += len(lengths)
 
 
-def _hashes(path: Path, column: str) -> np.ndarray:
+def _hashes(path: Path, column: str) -> ndarray:
     """The hashes (n,) of a file's texts: computed, or read where the column of a .parquet has them."""
     if path.suffix.lower() == ".parquet":
-        hashes = list[np.ndarray]()
+        hashes = list[ndarray]()
         for batch in readers.parquet_batches(path, [column], "teacher.text_column", BLOCK):
             if str(batch.column(0).type) not in ("uint64", "int64"):
                 break
@@ -214,7 +224,7 @@ def _hashes(path: Path, column: str) -> np.ndarray:
     return text_hashes(map(readers.normalize, readers.texts_in(path, column)))
 
 
-def _float32(values: np.ndarray) -> np.ndarray:
+def _float32(values: ndarray) -> ndarray:
     """Values too large become infinite, and their row is refused where embeddings are matched to texts."""
     with np.errstate(over="ignore"):
         return np.asarray(values, np.float32)
@@ -222,7 +232,6 @@ def _float32(values: np.ndarray) -> np.ndarray:
 
 def _existing(name: str, data: Path | None, place: str) -> list[Path]:
     path = in_data(name, data, place)
-    paths = expanded(path)
-    if not paths:
+    if not (paths := expanded(path, Reading())):
         raise UserError(f"{place}: no file {path}; check the name and --data")
     return paths

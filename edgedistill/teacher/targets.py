@@ -1,8 +1,10 @@
 """The targets: what the student is to match, made from the teacher's embeddings.
 
-They are an affine map x W + b of these: a dimension reduction, then an alignment with the initial student.
-The map is fitted once in float64 on a sample of the corpus and stored with the run, so that a resumed run,
-and any other machine, uses the same bytes.
+They are an affine map x W + b of these: a dimension reduction (PCA, ridge regression), then an alignment with
+the initial student that changes no cosine (a rotation or a signed permutation). The map is fitted once in
+float64 on a sample of the corpus and stored with the run, so that a resumed run, and any other machine, uses
+the same bytes; the signs of eigenvectors and singular vectors are fixed, so that all machines agree. After
+Malashenko, Text-level distillation: how to build small but powerful sentence encoders.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.linalg
+from numpy import ndarray
+from scipy.optimize import linear_sum_assignment
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.runtime.similarity import not_finite, unit_rows
 from edgedistill.session import Log, silent
 from edgedistill.students.sentence_transformer import Affine
-from edgedistill.teacher.dimension_reduction import pca, procrustes, ridge, signed_permutation
 
 RIDGE = 1.0  # λ of the reduction by ridge regression
 LEAST_SPAN = 1e-6  # by which embeddings differ, as a share of their largest value; what is below is rounding
@@ -31,7 +35,7 @@ class EmbeddingRows(Protocol):
     @property
     def dims(self) -> int: ...
 
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
+    def __getitem__(self, rows: ndarray) -> ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class FittingData:
 
     embeddings: EmbeddingRows
     rows: int
-    student: Callable[[np.ndarray], np.ndarray]
+    student: Callable[[ndarray], ndarray]
     seed: int
 
 
@@ -59,7 +63,7 @@ class StudentTargets:
     def dims(self) -> int:
         return len(self.affine.bias)
 
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+    def __getitem__(self, rows: ndarray) -> ndarray:
         projected = self.affine(self.embeddings[rows])
         return unit_rows(projected) if self.normalize else projected
 
@@ -84,18 +88,79 @@ def load_or_fit(spec: recipe.Targets, data: FittingData, folder: Path, log: Log 
 def _fit_on_sample(spec: recipe.Targets, data: FittingData) -> Affine:
     random = np.random.default_rng([data.seed, 0])
     rows = np.sort(random.choice(data.rows, min(spec.sample, data.rows), replace=False))
-    student = np.empty((len(rows), spec.dims))
-    if spec.fits_student:
-        student = data.student(rows).astype(np.float64)
+    # where nothing is fitted to the student, only the number of its dimensions is read
+    student = data.student(rows) if spec.fits_student else np.empty((len(rows), spec.dims))
     if student.shape[1] != spec.dims:
         raise UserError(
             f"targets.dims: {spec.dims} dimensions are fitted to the student's embeddings, which have "
             f"{student.shape[1]}; make them equal"
         )
-    return fit(spec, data.embeddings[rows].astype(np.float64), student)
+    return fit(spec, data.embeddings[rows].astype(np.float64), student.astype(np.float64))
 
 
-def _pca(reduction: recipe.Pca, embeddings: np.ndarray, student: np.ndarray) -> Affine:
+def pca(embeddings: ndarray, dims: int, centre: bool = True, variance_exponent: float = 0.0) -> Affine:
+    """Principal component analysis: the `dims` orthonormal directions of largest variance.
+
+    embeddings (n, e). Returns the map (e, dims), largest variance first. Without `centre` the second moments
+    replace the variances, and the map has no bias, as in a bias-free dense layer of sentence-transformers.
+    With dims = e it is a rotation. Each direction is scaled by its variance, in units of the mean variance of
+    the kept ones, to the power `variance_exponent`; −½ whitens.
+    """
+    mean = embeddings.mean(0) if centre else np.zeros(embeddings.shape[1])
+    centred = embeddings - mean
+    values, directions = scipy.linalg.eigh(centred.T @ centred)
+    values = values[::-1].clip(min=0)
+    kept = values[:dims] / max(values[:dims].mean(), 1e-300)
+    weight = fix_signs(directions[:, ::-1][:, :dims]) * kept.clip(min=1e-9) ** variance_exponent
+    return Affine(weight, -mean @ weight)
+
+
+def ridge(embeddings: ndarray, student: ndarray, regularization: float) -> Affine:
+    """Ridge regression onto the student's embeddings: min ‖T W + b − S‖² + λ‖W‖², with b not penalised.
+
+    embeddings T (n, e), student S (n, d). Returns the map (e, d).
+    """
+    mean, student_mean = embeddings.mean(0), student.mean(0)
+    centred = embeddings - mean
+    gram = centred.T @ centred + regularization * np.eye(len(mean))
+    weight = scipy.linalg.solve(gram, centred.T @ (student - student_mean), assume_a="pos")
+    return Affine(weight, student_mean - mean @ weight)
+
+
+def fix_signs(directions: ndarray) -> ndarray:
+    """Flip each column (e, k) so that its largest entry is positive: solvers on different machines differ
+    only in these signs."""
+    largest = np.abs(directions).argmax(0)
+    return directions * np.where(directions[largest, np.arange(directions.shape[1])] < 0, -1.0, 1.0)
+
+
+def procrustes(targets: ndarray, student: ndarray) -> ndarray:
+    """The orthogonal Q (d, d) that rotates (or reflects) the targets closest to the student: min ‖T Q − S‖,
+    QᵀQ = 1; both (n, d).
+
+    Schönemann 1966, A generalized solution of the orthogonal Procrustes problem.
+    """
+    rotation, _ = scipy.linalg.orthogonal_procrustes(targets, student)
+    return np.asarray(rotation)
+
+
+def signed_permutation(targets: ndarray, student: ndarray) -> ndarray:
+    """The signed permutation Q (d, d) of the targets' dimensions that correlates most with the student's
+    dimensions; both (n, d).
+
+    This is the "reordering" of Malashenko's paper, read as the permutations among the rotations. The
+    assignment is exact (Hungarian method).
+    """
+    left, right = targets - targets.mean(0), student - student.mean(0)
+    scale = np.linalg.norm(left, axis=0)[:, None] * np.linalg.norm(right, axis=0)[None]
+    correlations = left.T @ right / scale.clip(min=1e-300)
+    target_dims, student_dims = linear_sum_assignment(np.abs(correlations), maximize=True)
+    permutation = np.zeros_like(correlations)
+    permutation[target_dims, student_dims] = np.where(correlations[target_dims, student_dims] < 0, -1.0, 1.0)
+    return permutation
+
+
+def _pca(reduction: recipe.Pca, embeddings: ndarray, student: ndarray) -> Affine:
     rank, exponent = reduction.rank, reduction.variance_exponent
     if rank is None:
         return pca(embeddings, student.shape[1], reduction.centre, exponent)
@@ -103,18 +168,18 @@ def _pca(reduction: recipe.Pca, embeddings: np.ndarray, student: np.ndarray) -> 
     return Affine(narrow.weight @ narrow.weight.T, narrow.bias @ narrow.weight.T)
 
 
-def _unreduced(reduction: recipe.Unreduced, embeddings: np.ndarray, student: np.ndarray) -> Affine:
+def _unreduced(reduction: recipe.Unreduced, embeddings: ndarray, student: ndarray) -> Affine:
     dims = embeddings.shape[1]
     return Affine(np.eye(dims), np.zeros(dims))
 
 
-def _ridge(reduction: recipe.Ridge, embeddings: np.ndarray, student: np.ndarray) -> Affine:
+def _ridge(reduction: recipe.Ridge, embeddings: ndarray, student: ndarray) -> Affine:
     return ridge(embeddings, student, RIDGE)
 
 
 # A section of `reduce`, embeddings (n, e), the student's (n, d) -> the map (e, d). Where nothing is fitted to
 # the student, only the number of its dimensions is right.
-REDUCTIONS: dict[str, Callable[[Any, np.ndarray, np.ndarray], Affine]] = {
+REDUCTIONS: dict[str, Callable[[Any, ndarray, ndarray], Affine]] = {
     "none": _unreduced,
     "pca": _pca,
     "ridge": _ridge,
@@ -122,7 +187,7 @@ REDUCTIONS: dict[str, Callable[[Any, np.ndarray, np.ndarray], Affine]] = {
 ALIGNMENTS = {"procrustes": procrustes, "signed_permutation": signed_permutation}
 
 
-def fit(spec: recipe.Targets, embeddings: np.ndarray, student: np.ndarray) -> Affine:
+def fit(spec: recipe.Targets, embeddings: ndarray, student: ndarray) -> Affine:
     """Fit the map (e, d): its dimension reduction, then its alignment; embeddings (n, e), student (n, d) are
     float64.
 
@@ -149,17 +214,24 @@ def check(spec: recipe.Targets, teacher_dims: int, training_texts: int) -> None:
     dims, reduction, texts = spec.dims, spec.reduce, min(spec.sample, training_texts)
     rank, problems = getattr(reduction, "rank", None), list[str]()
     if reduction.keeps_dims and dims != teacher_dims:
-        kept = f"the teacher's embeddings keep {teacher_dims} dimensions; set `reduce`"
-        problems.append(f"targets.dims: {dims}, and without `reduce` {kept}")
+        problems.append(
+            f"targets.dims: {dims}, and without `reduce` the teacher's embeddings keep {teacher_dims} "
+            "dimensions; set `reduce`"
+        )
     if rank and (dims != teacher_dims or rank > teacher_dims):
-        fact = f"rank {rank} reconstructs the teacher's {teacher_dims} dimensions, not {dims}"
-        way_out = f"set dims: {teacher_dims} and a rank of {teacher_dims} or less"
-        problems.append(f"targets.reduce: {fact}; {way_out}")
+        problems.append(
+            f"targets.reduce: rank {rank} reconstructs the teacher's {teacher_dims} dimensions, not {dims}; "
+            f"set dims: {teacher_dims} and a rank of {teacher_dims} or less"
+        )
     elif reduction.shrinks and dims > teacher_dims:
-        fact = f"{reduction.kind} cannot make {dims} dimensions of the teacher's {teacher_dims}"
-        problems.append(f"targets.dims: {fact}; lower it")
+        problems.append(
+            f"targets.dims: {reduction.kind} cannot make {dims} dimensions of the teacher's {teacher_dims}; "
+            "lower it"
+        )
     if texts <= dims and reduction.fitted:
-        fact = f"{dims} dimensions cannot be fitted on {texts:,} texts"
-        problems.append(f"targets.dims: {fact}; add texts, raise targets.sample, or lower it")
+        problems.append(
+            f"targets.dims: {dims} dimensions cannot be fitted on {texts:,} texts; add texts, raise "
+            "targets.sample, or lower it"
+        )
     if problems:
         raise UserError(*problems)

@@ -31,21 +31,21 @@ TOKENIZER_FILES = (
     "spiece.model",
     "tokenizer.model",
 )
-# of a model's own prompts, in the order in which sentence-transformers' encode_query and encode_document
-# look for them
-ROLE_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
+# of a model's own prompts for queries and for documents, in the order in which sentence-transformers'
+# encode_query and encode_document look for them
+ROLE_NAMES = (("query",), ("document", "passage", "corpus"))
 # characters that vocabularies lack, though not all: a tokenizer without an unknown token raises for these
 RARE = "𓀀 ꙮ 𒀀"
 
 
-def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+def load_tokenizer(opened: ModelFolder, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The fast tokenizer of a model folder, as sentence-transformers sets it up; in its layout, that of its
     transformer.
 
     Raises UserError: no tokenizer, one that cannot be read, a slow one, one that does not belong to the
     model, or a setting that other readers of its tokenizer.json would not follow.
     """
-    opened = model_folder.read(folder)
+    folder = opened.folder
     model_folder.check_architecture(opened, trust_remote_code)
     if not trust_remote_code and not any((opened.transformer / name).exists() for name in TOKENIZER_FILES):
         # transformers would silently make a tokenizer with an empty vocabulary
@@ -84,26 +84,25 @@ def _lowered(tokenizer: Any) -> Any:
 def _check(loaded: Any, opened: ModelFolder) -> None:
     """Raise UserError for a tokenizer that gives ids or types that the model, or a reader of tokenizer.json,
     does not have."""
-    if loaded.split_special_tokens:
-        place = opened.transformer / "tokenizer_config.json"
-        raise UserError(
-            f"{place}: split_special_tokens: true is not supported here; {model_folder.ELSEWHERE}"
-        )
+    folder, backend = opened.transformer, loaded.backend_tokenizer
     rows, largest = opened.config.get("vocab_size"), max(loaded.get_vocab().values(), default=0)
     if rows is not None and largest >= rows:
-        fact = f"the tokenizer has token ids up to {largest:,}, the model's embedding table {rows:,} rows"
-        raise UserError(f"{opened.folder}: {fact}; use the tokenizer that belongs to the model")
-    with opening(
-        opened.folder,
-        "its tokenizer has no token for unknown characters",
-        "correct the unknown token in tokenizer.json",
-    ):
-        loaded.backend_tokenizer.encode(RARE)
-    if "token_type_ids" in loaded.model_input_names and any(loaded.backend_tokenizer.encode("a").type_ids):
-        fact = "tokenizer.json gives the tokens of a text other types than 0 (post_processor)"
         raise UserError(
-            f"{opened.transformer}: {fact}, which is not supported here; {model_folder.ELSEWHERE}"
+            f"{opened.folder}: the tokenizer has token ids up to {largest:,}, the model's embedding table "
+            f"{rows:,} rows; use the tokenizer that belongs to the model"
         )
+    fact, way_out = "its tokenizer has no token for unknown characters", "correct the unknown token in it"
+    with opening(folder / "tokenizer.json", fact, way_out):
+        backend.encode(RARE)
+    unsupported = {
+        "tokenizer_config.json: split_special_tokens: true": loaded.split_special_tokens,
+        "tokenizer.json: a post_processor that gives the tokens of a text other types than 0": (
+            "token_type_ids" in loaded.model_input_names and any(backend.encode("a").type_ids)
+        ),
+    }
+    for setting, is_set in unsupported.items():
+        if is_set:
+            raise UserError(f"{folder / setting}, which is not supported here; {model_folder.ELSEWHERE}")
 
 
 def from_the_start(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
@@ -132,45 +131,40 @@ def encode_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens:
     return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(texts)]
 
 
-def prompts_of(spec: recipe.Teacher, folder: Path) -> Prompts:
+def prompts_of(spec: recipe.Teacher, opened: ModelFolder) -> Prompts:
     """What is put before texts, queries and documents: the recipe's prompts, or the model's own.
 
     Those are the one that the recipe names or the model's default, and the first of ROLE_NAMES that the model
     has; where it has none of them, the one before texts. Raises UserError for a name that the model does not
     have, and for a model that does not pool a prompt's tokens.
     """
-    opened = model_folder.read(folder)
-    if spec.prompt_name is not None and spec.prompt_name not in opened.prompts:
-        raise UserError(f"teacher.prompt_name: {unknown_name('prompt', spec.prompt_name, opened.prompts)}")
-    prompt = (
-        spec.prompt or opened.default_prompt if spec.prompt_name is None else opened.prompts[spec.prompt_name]
-    )
-    of_roles = {"query": spec.query_prompt, "document": spec.document_prompt}
-    for role, names in ROLE_NAMES.items():
-        if of_roles[role] is None:
-            of_roles[role] = next((opened.prompts[name] for name in names if name in opened.prompts), prompt)
-    prompts = Prompts(prompt, *(str(text) for text in of_roles.values()))
-    if any(prompts) and not opened.pools_prompt:
-        fact = (
-            "its pooling leaves the tokens of a prompt out (include_prompt: false), which is not "
-            "supported here"
+    named, prompt = opened.prompts, spec.prompt or opened.default_prompt
+    if spec.prompt_name is not None:
+        if spec.prompt_name not in named:
+            raise UserError(f"teacher.prompt_name: {unknown_name('prompt', spec.prompt_name, named)}")
+        prompt = named[spec.prompt_name]
+    texts = [prompt]
+    for text, names in zip((spec.query_prompt, spec.document_prompt), ROLE_NAMES, strict=True):
+        known = (named[name] for name in names if name in named)
+        texts.append(next(known, prompt) if text is None else text)
+    if any(texts) and not opened.pools_prompt:
+        raise UserError(
+            f"{opened.folder}: its pooling leaves the tokens of a prompt out (include_prompt: false), which "
+            f"is not supported here; {model_folder.ELSEWHERE}"
         )
-        raise UserError(f"{folder}: {fact}; {model_folder.ELSEWHERE}")
-    return prompts
+    return Prompts(*texts)
 
 
-def max_input_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> int:
+def max_input_tokens(opened: ModelFolder, tokenizer: PreTrainedTokenizerBase) -> int:
     """The longest input, in tokens: sentence-transformers' setting where the model has one, otherwise the
     tokenizer's own limit.
 
     Neither can be above the positions that the model has.
     """
-    opened = model_folder.read(folder)
-    limit = opened.max_tokens or int(tokenizer.model_max_length)
-    positions = opened.config.get("max_position_embeddings")
+    limit, config = opened.max_tokens or int(tokenizer.model_max_length), opened.config
+    positions = config.get("max_position_embeddings")
     if positions is None or positions < 0:  # XLNet's -1: no limit
         return limit
-    first = 0
-    if opened.config.get("model_type") in FROM_PADDING:
-        first = int(opened.config.get("pad_token_id") or 0) + 1
-    return min(limit, int(positions) - first)
+    if config.get("model_type") in FROM_PADDING:
+        positions -= int(config.get("pad_token_id") or 0) + 1
+    return min(limit, int(positions))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill import files, recipe, resolve
 from edgedistill.data.cached_folder import cached_folder, mapped
@@ -33,7 +34,7 @@ class Embedded(NamedTuple):
     documents: EmbeddingRows
     identity: dict[str, Any]
 
-    def cosines(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    def cosines(self, queries: ndarray, documents: ndarray) -> ndarray:
         """Of numbered queries (B,) and numbered documents (M,): (B, M) float32."""
         return np.asarray(self.queries[queries] @ self.documents[documents].T, np.float32)
 
@@ -47,9 +48,9 @@ class ScoredTuples:
     are of any.
     """
 
-    index: np.ndarray
+    index: ndarray
     teacher: Embedded | None = None
-    own: np.ndarray | None = None
+    own: ndarray | None = None
 
     def __post_init__(self) -> None:
         # The known answers of all queries, by query: those of query q are answers[starts[q] : starts[q + 1]].
@@ -58,9 +59,7 @@ class ScoredTuples:
         self._answers = np.asarray(answers[order])
         self._starts = np.searchsorted(asked[order], np.arange(int(asked.max()) + 2))
 
-    def ranking(
-        self, rows: np.ndarray, documents: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    def ranking(self, rows: ndarray, documents: ndarray) -> tuple[ndarray, ndarray | None, ndarray | None]:
         """(where the positives of tuples (B,) are among the documents (M,) ascending, the scores (B, M),
         which other documents answer the queries (B, M) bool); None where there are none."""
         index = self.index[rows]
@@ -73,7 +72,7 @@ class ScoredTuples:
         scores = self.scores(rows, documents, positions)
         return positions[:, 0], scores, answers if answers.any() else None
 
-    def scores(self, rows: np.ndarray, documents: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
+    def scores(self, rows: ndarray, documents: ndarray, positions: ndarray) -> ndarray | None:
         """The scores of the queries of tuples and the documents of a batch, (B, M) float32, NaN where there
         are none.
 
@@ -130,7 +129,7 @@ class _Draw(NamedTuple):
 
     spec: recipe.Negatives
     tuples: Rows
-    rows: np.ndarray
+    rows: ndarray
     teacher: Embedded
     place: str
     seed: int
@@ -140,9 +139,11 @@ class _Draw(NamedTuple):
         Raises UserError for fewer documents than are to be drawn."""
         documents = np.arange(self.tuples.sides[1].training_count)
         if len(documents) < self.spec.count + self.rows.shape[1]:
-            fact = f"{self.spec.count} of {len(documents)} documents are to be drawn for each query"
-            raise UserError(f"{self.place}.count: {fact}, beside its own; lower it, or add documents")
-        random, negatives = np.random.default_rng(self.seed), list[np.ndarray]()
+            raise UserError(
+                f"{self.place}.count: {self.spec.count} of {len(documents)} documents are to be drawn for "
+                "each query, beside its own; lower it, or add documents"
+            )
+        random, negatives = np.random.default_rng(self.seed), list[ndarray]()
         answers = _answers(self.rows)
         with progress_bar(len(self.rows), session.progress, "drawing negatives", "queries") as advance:
             for rows in _chunks(len(self.rows)):
@@ -157,7 +158,7 @@ class _Draw(NamedTuple):
         np.save(file, np.concatenate([self.rows, np.stack(negatives)], 1))
 
 
-def stratified(scores: np.ndarray, spec: recipe.Negatives, random: np.random.Generator) -> np.ndarray:
+def stratified(scores: ndarray, spec: recipe.Negatives, random: np.random.Generator) -> ndarray:
     """`count` documents (count,) spread over the range of a query's best `ranks` scores: the range is cut
     into `count` equal parts, and the document nearest to a random score of each part is drawn.
 
@@ -174,7 +175,7 @@ def stratified(scores: np.ndarray, spec: recipe.Negatives, random: np.random.Gen
     return np.asarray(best[np.minimum(drawn, last)])
 
 
-def _answers(index: np.ndarray) -> dict[int, list[int]]:
+def _answers(index: ndarray) -> dict[int, list[int]]:
     """The documents of each query in all of its tuples."""
     answers: dict[int, list[int]] = {}
     for query, *documents in index.tolist():
@@ -183,8 +184,8 @@ def _answers(index: np.ndarray) -> dict[int, list[int]]:
 
 
 def _cross_encoder(
-    spec: recipe.CrossEncoder, tuples: Rows, index: np.ndarray, session: Session, place: str
-) -> np.ndarray:
+    spec: recipe.CrossEncoder, tuples: Rows, index: ndarray, session: Session, place: str
+) -> ndarray:
     """A cross-encoder's scores of each tuple's documents, (n, m) float32, from the cache where it has
     them."""
     at = f"{place}.cross_encoder"
@@ -234,5 +235,5 @@ def _open_cross_encoder(folder: Path, spec: recipe.CrossEncoder, session: Sessio
     )
 
 
-def _chunks(rows: int) -> list[np.ndarray]:
+def _chunks(rows: int) -> list[ndarray]:
     return [np.arange(start, min(start + CHUNK, rows)) for start in range(0, rows, CHUNK)]

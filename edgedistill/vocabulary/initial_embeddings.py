@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy import ndarray
 from scipy.sparse import csr_matrix, diags, vstack
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -39,7 +40,7 @@ def without_marker(token: str) -> str:
     return token
 
 
-def stems(tokenizer: PreTrainedTokenizerBase, counts: np.ndarray) -> tuple[list[str], Tensor]:
+def stems(tokenizer: PreTrainedTokenizerBase, counts: ndarray) -> tuple[list[str], Tensor]:
     """What each token of a vocabulary is as a word, and which of them continue a word (V,).
 
     A token that begins a word is its stem, in the language that the tokens' counts (V,) are of; any other is
@@ -83,7 +84,7 @@ def source_ids(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokenizerBa
     ]
 
 
-def tokens_as_texts(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokenizerBase) -> list[np.ndarray]:
+def tokens_as_texts(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokenizerBase) -> list[ndarray]:
     """Each token of the tokenizer as a text of its own in ids of `source`, between its special tokens; (n_i,)
     int32 each."""
     first, *last = source("")["input_ids"]
@@ -97,15 +98,17 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
     Raises UserError where there is no such file, a line has another width, or no token is found.
     """
     wanted = {without_marker(token): number for number, token in enumerate(tokens_by_id(tokenizer))}
-    vectors: dict[int, np.ndarray] = {}
+    vectors: dict[int, ndarray] = {}
     if not path.is_file():
         raise UserError(f"student.embeddings.file: no file {path}; relative paths start from --data")
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             word, *values = line.rstrip("\n").split(" ")
             if word in wanted and len(values) != width:
-                fact = f"line {number} has {len(values)} dimensions, student.width is {width}"
-                raise UserError(f"{path}: {fact}; they must agree")
+                raise UserError(
+                    f"{path}: line {number} has {len(values)} dimensions, student.width is {width}; they "
+                    "must agree"
+                )
             if word in wanted:
                 vectors[wanted[word]] = np.array(values, np.float32)
     if not vectors:
@@ -124,15 +127,15 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
 
 
 def from_translations(
-    own: Tensor,
+    initial: Tensor,
     tokenizer: PreTrainedTokenizerBase,
     teacher_tokenizer: PreTrainedTokenizerBase,
     table: Tensor,
     pairs: Rows,
 ) -> Tensor:
     """Initial embeddings (V, w) float32 for tokens of other languages, from the teacher's tokens in their
-    translations. `own` (V, w) are embeddings from the texts of the tokens themselves, and `table` (T, w) is
-    the teacher's embedding table.
+    translations. `initial` (V, w) are embeddings from the texts of the tokens themselves, and `table` (T, w)
+    is the teacher's embedding table.
 
     First, a token s of the target side is associated with a teacher's token t of the source side as far as
     both occur in the same pairs: φ² = n(s, t)² / (n(s) n(t)) (Gale and Church 1991), n counting pairs; s
@@ -145,11 +148,11 @@ def from_translations(
     rows, index = table.float().numpy(), pairs.index[: pairs.training_count]
     teacher_counts = token_counts(pairs.sides[0], teacher_tokenizer, len(rows))
     source_counts, target_counts = (
-        token_counts(side, tokenizer, len(own)) for side in (pairs.sides[0], pairs.sides[1])
+        token_counts(side, tokenizer, len(initial)) for side in (pairs.sides[0], pairs.sides[1])
     )
     teacher_pairs, target_pairs = teacher_counts[index[:, 0]], target_counts[index[:, 1]]
     start = associated_rows(
-        own.float().numpy(), rows, teacher_pairs, source_counts[index[:, 0]], target_pairs
+        initial.float().numpy(), rows, teacher_pairs, source_counts[index[:, 0]], target_pairs
     )
     trained = pairs.sides[0].training_count
     texts = vstack([source_counts[:trained], target_pairs], format="csr")
@@ -171,10 +174,10 @@ def token_counts(texts: Corpus, tokenizer: PreTrainedTokenizerBase, vocabulary_s
 
 
 def associated_rows(
-    own: np.ndarray, rows: np.ndarray, teacher: csr_matrix, source: csr_matrix, target: csr_matrix
-) -> np.ndarray:
-    """(V, w): for each token the mean of its ASSOCIATES best teacher rows, weighted by φ². own (V, w), rows
-    (T, w).
+    initial: ndarray, rows: ndarray, teacher: csr_matrix, source: csr_matrix, target: csr_matrix
+) -> ndarray:
+    """(V, w): for each token the mean of its ASSOCIATES best teacher rows, weighted by φ². initial (V, w),
+    rows (T, w).
 
     `teacher` (n, T), `source` and `target` (n, V) count each token in each pair's texts. A mean is scaled
     to the average length of the rows it is made of, because a layer norm over sums with position embeddings
@@ -184,8 +187,8 @@ def associated_rows(
     together, seen, teacher_seen = target.T.tocsr() @ teacher, _pairs_with(target), _pairs_with(teacher)
     share = seen / np.maximum(seen + _pairs_with(source), 1)
     share[seen < MIN_PAIRS] = 0
-    out, lengths = own.copy(), np.linalg.norm(rows, axis=1)
-    for begin in range(0, len(own), ROWS):
+    out, lengths = initial.copy(), np.linalg.norm(rows, axis=1)
+    for begin in range(0, len(initial), ROWS):
         chunk = slice(begin, begin + ROWS)
         part = together[chunk]
         sizes = np.diff(part.indptr)
@@ -199,11 +202,11 @@ def associated_rows(
             length = (weights @ lengths[ids]) / weights.sum()
             mean *= length / max(float(np.linalg.norm(mean)), 1e-12)
             token = begin + int(row)
-            out[token] = share[token] * mean + (1 - share[token]) * own[token]
+            out[token] = share[token] * mean + (1 - share[token]) * initial[token]
     return out
 
 
-def fitted_rows(start: np.ndarray, rows: np.ndarray, texts: csr_matrix, teacher: csr_matrix) -> np.ndarray:
+def fitted_rows(start: ndarray, rows: ndarray, texts: csr_matrix, teacher: csr_matrix) -> ndarray:
     """The table X (V, w) that minimizes Σ_t n_t ‖mean_t X − mean_t rows‖² + RIDGE ‖X − start‖², after STEPS
     of conjugate gradients.
 
@@ -236,6 +239,6 @@ def fitted_rows(start: np.ndarray, rows: np.ndarray, texts: csr_matrix, teacher:
     return out
 
 
-def _pairs_with(counts: csr_matrix) -> np.ndarray:
+def _pairs_with(counts: csr_matrix) -> ndarray:
     """In how many pairs each token occurs, (vocabulary size,)."""
     return np.bincount(counts.indices, minlength=counts.shape[1]).astype(np.float64)

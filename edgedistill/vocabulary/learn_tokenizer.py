@@ -51,7 +51,7 @@ def learn_wordpiece(
         )
     names = {name: getattr(like, name) for name in SPECIAL}
     special = [token for token in names.values() if token]
-    letters = sorted(each for each in _train_wordpiece(like, corpora, 0, special) if each.startswith("##"))
+    letters = sorted(token for token in _train_wordpiece(like, corpora, 0, special) if token.startswith("##"))
     ids = _train_wordpiece(like, corpora, vocabulary_size, [*special, *letters])
     learned, backend = Tokenizer(models.WordPiece(ids, unk_token=like.unk_token)), like.backend_tokenizer
     learned.normalizer, learned.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
@@ -106,11 +106,10 @@ def learn_unigram(
         )
         tokenizer = _train_unigram(corpora, spec)
         if len(tokenizer) > size:
-            fact = (
-                f"the vocabulary needs {len(tokenizer):,} tokens, one per character of the texts, "
-                f"{size:,} are allowed"
+            raise UserError(
+                f"student.unigram.vocabulary_size: the vocabulary needs {len(tokenizer):,} tokens, one per "
+                f"character of the texts, {size:,} are allowed; raise it, or leave a script out"
             )
-            raise UserError(f"student.unigram.vocabulary_size: {fact}; raise it, or leave a script out")
         if len(tokenizer) < size:
             session.log(f"learned a vocabulary of {len(tokenizer):,} tokens: these texts support no more")
         tokenizer.save_pretrained(temporary)

@@ -52,8 +52,9 @@ def trimmed(
     added = {token["content"] for token in data["added_tokens"]}
     used = {token for token, number in ids.items() if counts[number] >= min_count and token not in added}
     if not used:
-        fact = f"no token occurs {min_count:,} times in the corpus"
-        raise UserError(f"min_count: {fact}; lower it, or add texts")
+        raise UserError(
+            f"min_count: no token occurs {min_count:,} times in the corpus; lower it, or add texts"
+        )
     vocabulary = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
     kept = REQUIRED[model["type"]](model, used) | added | special | unknown
     if model.get("byte_fallback"):
@@ -134,11 +135,13 @@ def _checked_unknown(model: Model, ids: dict[str, int], special: set[str]) -> se
     if model["type"] == "Unigram":
         unknown = None if model.get("unk_id") is None else str(model["vocab"][model["unk_id"]][0])
     if unknown not in ids and (unknown is not None or model["type"] == "WordPiece"):
-        fact = f"its unknown token {unknown!r} is not in its vocabulary"
-        raise UserError(f"tokenizer: {fact}; correct tokenizer.json")
+        raise UserError(
+            f"tokenizer: its unknown token {unknown!r} is not in its vocabulary; correct tokenizer.json"
+        )
     for token in special - ids.keys():
-        fact = f"its special token {token!r} is not in its vocabulary"
-        raise UserError(f"tokenizer: {fact}; correct tokenizer_config.json")
+        raise UserError(
+            f"tokenizer: its special token {token!r} is not in its vocabulary; correct tokenizer_config.json"
+        )
     return set() if unknown is None else {unknown}
 
 

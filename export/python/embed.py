@@ -37,12 +37,16 @@ LARGEST_BYTES = {
     "tokenizer.json": 64_000_000,
     "parity.json": 64_000_000,
 }  # of a graph 2**31 - 1
-MOST_FIELDS, MOST_NODES = 200_000, 20_000  # of a graph; an encoder of 24 layers has some 30,000 and 5,000
+MOST_FIELDS = 200_000
+MOST_NODES = 20_000  # of a graph; an encoder of 24 layers has some 30,000 and 5,000
 UNIT_LENGTH = 0.01  # how far an embedding's length may be from 1
 ROLES = {"text": "prompt", "query": "query_prompt", "document": "document_prompt"}
 
 ORT_FORMAT = b"ORTM"  # bytes 4 to 8 of a file that onnxruntime reads in another way
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # how protobuf writes a field
+VARINT = 0
+FIXED64 = 1
+BYTES = 2
+FIXED32 = 5  # how protobuf writes a field
 DATA_LOCATION = 14  # of a tensor; 0: in this file
 # Of each message of an ONNX file: the fields that are skipped, and those that hold a message or a text that
 # is read. What is not listed is
@@ -101,7 +105,8 @@ CHARACTER = r"(?:[^\\\[\](){}*+?.^$|]|\\[sSdDwWrnt]|\\[!-/:-@\[-^`{-~]|\\[pP]\{[
 ATOM = rf"(?:{CHARACTER}|\[\^?(?:{CHARACTER}|[(){{}}*+?.$|])+\])"
 GROUP = rf"\(\?i?:{ATOM}{{1,8}}(?:\|{ATOM}{{1,8}}){{0,20}}\)"
 REPEATED = rf"{ATOM}(?:\+|\{{[1-9],\}}|\{{1,[1-9]\}})?(?:{ATOM}\*)?(?:{GROUP}\?)?"
-UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 OTHER = r"[^\r\n\p{L}\p{N}]?"
 KNOWN = [
     *(
@@ -130,7 +135,8 @@ def inside(folder: Path, name: object) -> Path:
 
 def contents(folder: Path, name: str) -> bytes:
     """The bytes of a file of the bundle. Exits with 1 where it is missing or too large to be one."""
-    path, most = inside(folder, name), LARGEST_BYTES.get(name, 2**31 - 1)
+    path = inside(folder, name)
+    most = LARGEST_BYTES.get(name, 2**31 - 1)
     if not path.is_file() or path.stat().st_size > most:
         sys.exit(f"{path}: missing, or above {most} bytes; copy the bundle again")
     return path.read_bytes()
@@ -205,7 +211,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def good_numbers(calibration: dict[str, Any], dims: int) -> bool:
     """Whether a calibration has a range above 0 and a mean of so many dimensions."""
-    mean, most = calibration.get("mean", [0] * dims), calibration.get("int8_range", 8)
+    mean = calibration.get("mean", [0] * dims)
+    most = calibration.get("int8_range", 8)
     numbers = [most, *mean] if isinstance(mean, list) and len(mean) == dims else [None]
     return all(type(x) in (int, float) and abs(x) < 2**16 for x in numbers) and most > 0
 
@@ -240,14 +247,17 @@ def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> di
         if next(left, None) is None or fields.get("node", 0) > MOST_NODES:
             raise ValueError(f"more than {MOST_NODES} nodes, or {MOST_FIELDS} fields")
         key, start = number(data, at, end)
-        field, wire_type = key >> 3, key & 7
+        field = key >> 3
+        wire_type = key & 7
         value, stop = span(data, wire_type, start, end)
         name = read.get(field)
         if name is None:
             in_this_file = message == "tensor" and (field, wire_type, value) == (DATA_LOCATION, VARINT, 0)
             if field not in skipped and not in_this_file:
-                needed = "such as weights in another file, which no bundle needs"
-                raise ValueError(f"field {field} of a {message} at byte {at}, {needed}")
+                raise ValueError(
+                    f"field {field} of a {message} at byte {at}, such as weights in another file, which "
+                    "no bundle needs"
+                )
         elif wire_type != BYTES:
             raise ValueError(f"not an ONNX graph ({name} of another type at byte {at})")
         elif name not in ("operator", "domain"):
@@ -397,7 +407,8 @@ def _longest_replacement(step: dict[str, Any]) -> int:
 
 def _added_tokens(step: dict[str, Any]) -> int:
     """How many special tokens a step of a post-processor adds to a text, at most."""
-    template, special = step.get("single"), step.get("special_tokens") or {}
+    template = step.get("single")
+    special = step.get("special_tokens") or {}
     if template is None:
         return 4
     if sum("Sequence" in item for item in template) > 1:
@@ -428,7 +439,9 @@ class Bundle:
     """
 
     def __init__(self, folder: Path, precision: str) -> None:
-        self.folder, self.precision, self.manifest = folder, precision, read_manifest(folder)
+        self.folder = folder
+        self.precision = precision
+        self.manifest = read_manifest(folder)
         file = self.manifest["precisions"][precision]["file"]
         graph = verified(folder, self.manifest, file)
         try:
@@ -459,7 +472,8 @@ class Bundle:
         return self._tokenizer.encode(prompt + text).ids
 
     def __call__(self, text: str, role: str = "text") -> np.ndarray:
-        output, dims = self.manifest["output"], self.manifest["dims"][0]
+        output = self.manifest["output"]
+        dims = self.manifest["dims"][0]
         try:
             ids = np.array([self.token_ids(text, role)], np.int64)
             # a graph of a fixed shape takes no other
@@ -470,8 +484,10 @@ class Bundle:
         except BaseException as error:  # noqa: BLE001 - as above
             refuse(error, f"{self.folder}: fails for a text")
         if rows.shape != (1, dims) or not abs(np.linalg.norm(rows) - 1) <= UNIT_LENGTH:
-            fact = f"gives {rows.shape} numbers of length {np.linalg.norm(rows)}, not {dims} of length 1"
-            sys.exit(f"{self.folder}: {fact}; copy the bundle again")
+            sys.exit(
+                f"{self.folder}: gives {rows.shape} numbers of length {np.linalg.norm(rows)}, not "
+                f"{dims} of length 1; copy the bundle again"
+            )
         return rows[0]
 
 
@@ -515,8 +531,10 @@ def check(embed: Bundle) -> bool:
     except (KeyError, TypeError, ValueError):
         good = False
     if not good or not (np.abs((vectors**2).sum(1) - 1) <= UNIT_LENGTH).all():  # NaN is not
-        fact = "no golden texts with token ids and embeddings of unit length"
-        sys.exit(f"{embed.folder / 'parity.json'}: {fact}; copy the bundle again")
+        sys.exit(
+            f"{embed.folder / 'parity.json'}: no golden texts with token ids and embeddings of unit "
+            "length; copy the bundle again"
+        )
     wrong = [text for text, role, ids, _ in texts if embed.token_ids(text, role) != ids]
     cosines = [float(embed(text, role) @ vector) for text, role, _, vector in texts]
     found = {"texts": len(cosines), "other_token_ids": len(wrong), "cosine_min": min(cosines)}
@@ -535,8 +553,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
     if not (asked.bundle / "manifest.json").is_file():
-        way_out = "give the folder of one (of a shipped bundle, edgedistill verify NAME prints it)"
-        parser.exit(2, f"{asked.bundle}: not a bundle (no manifest.json); {way_out}\n")
+        parser.exit(
+            2,
+            f"{asked.bundle}: not a bundle (no manifest.json); give the folder of one (of a shipped "
+            "bundle, edgedistill verify NAME prints it)\n",
+        )
     folders = encoders(asked.bundle)
     if asked.check:
         opened = [

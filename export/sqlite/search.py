@@ -22,18 +22,35 @@ CREATE VIRTUAL TABLE words USING fts5(folded, text UNINDEXED, name UNINDEXED, to
 CREATE VIRTUAL TABLE vectors USING vec0(embedding int8[{0}] distance_metric=cosine)"""
 COSINES = "SELECT rowid, 1 - vec_distance_cosine(embedding, vec_int8(?)) FROM vectors ORDER BY rowid"
 MATCHES = "SELECT rowid, -rank FROM words WHERE words MATCH ?"
+SPACE, KEPT = (
+    "SELECT space FROM spaces",
+    "SELECT text, embedding FROM words JOIN vectors ON words.rowid = vectors.rowid",
+)
 ONE = "SELECT name, text FROM words WHERE rowid = ?"
 
 
 def index(database, encoder, texts):
-    """Write (name, text) pairs into both indexes, in place of what is there."""
-    rows = encoder.encode_document([text for _, text in texts], precision="int8")
+    """Write (name, text) pairs into both indexes, in place of what is there; a text that is there is not
+    embedded again."""
+    rows = kept(database, encoder.space)
+    new = [text for text in dict.fromkeys(text for _, text in texts) if text not in rows]
+    rows |= zip(new, map(bytes, encoder.encode_document(new, precision="int8")), strict=True)
+    print(f"{len(texts)} texts, {len(new)} of them embedded now")
     with database:
         for statement in TABLES.format(encoder.dims[0], encoder.space).split(";"):
             database.execute(statement)
         folded = ((" ".join(words(text)), text, name) for name, text in texts)
         database.executemany("INSERT INTO words VALUES (?, ?, ?)", folded)
-        database.executemany("INSERT INTO vectors VALUES (?, vec_int8(?))", enumerate(map(bytes, rows), 1))
+        database.executemany(
+            "INSERT INTO vectors VALUES (?, vec_int8(?))", enumerate((rows[text] for _, text in texts), 1)
+        )
+
+
+def kept(database, space):
+    """{text: embedding} of a database in the encoder's space."""
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'spaces'").fetchone():
+        return {}
+    return dict(database.execute(KEPT)) if database.execute(SPACE).fetchone() == (str(space),) else {}
 
 
 def paragraphs(file):
@@ -45,7 +62,7 @@ def paragraphs(file):
 
 def find(database, encoder, query, k=10):
     """The k best (score, name, text): how far the cosine is above the mean, and the share of the words."""
-    if (space := database.execute("SELECT space FROM spaces").fetchone()[0]) != str(encoder.space):
+    if (space := database.execute(SPACE).fetchone()[0]) != str(encoder.space):
         sys.exit(f"{path}: embeddings of space {space}, not {encoder.space}; index the folder again")
     row = bytes(encoder.encode_query(query, precision="int8"))
     cosines = np.array([cosine for _, cosine in database.execute(COSINES, (row,))])

@@ -1,6 +1,6 @@
 // Lines from files that have not one text a line: .csv as RFC 4180 quotes it, .tsv, .jsonl, .md.
 
-const NUMBER = /^[-+.,\d\s%€$]*$/u; // or nothing
+const NUMBER = /^(?:[-+.,\d\s%€$]*(?:\de[-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)|true|false)$/iu; // or nothing; as in Python
 const MOST_NAME = 30; // characters of a column's name
 
 /** {lines, header: the names of their columns, or none where the first row is one like the others, left: the columns that are left out, without a word or beside one named text}. */
@@ -33,11 +33,11 @@ export function jsonLines(text) {
 function cellsOf(row) {
   const cells = new Map();
   const add = (value, path) => {
-    if (typeof value === "string" || typeof value === "number") cells.set(path.join("."), flat(String(value)));
+    if (["string", "number", "boolean"].includes(typeof value)) cells.set(path.join("."), flat(String(value)));
     else for (const [key, each] of Object.entries(value ?? {})) add(each, [...path, key]);
   };
   try {
-    add(JSON.parse(row), []);
+    add(JSON.parse(row, (_, value, context) => (typeof value === "number" ? (context?.source ?? value) : value)), []); // as it is written, where the browser knows
   } catch {
     return null;
   }

@@ -10,6 +10,7 @@ import pytest
 
 from edgedistill.data import document_text, readers
 from edgedistill.errors import UserError
+from edgedistill.reading import Reading
 
 REFUNDS = "Refunds take nine days."
 SHOWN = {  # around or in place of: what browsers show all the same
@@ -19,7 +20,14 @@ SHOWN = {  # around or in place of: what browsers show all the same
     "a comment that ends in !": f"<!-- note --!><p>{REFUNDS}</p>",
     "a script's string": f'<script>var open = "<!--"; run(open);</script><p>{REFUNDS}</p>',
     "an old script": f"<script><!--\nrun();\n</script><p>{REFUNDS}</p>",
-    "a textarea": f"<textarea><!-- paste here</textarea><p>{REFUNDS}</p>",
+    "an image": '<p>Refunds <img alt="take nine"> days.</p>',
+    "fields": "<p><label>Refunds</label><input value=take>nine<input type=text placeholder=days.>",
+    "a field of lines": f"<textarea placeholder=no>{REFUNDS}</textarea>",
+    "an icon": "<p>Refunds <svg><title>no</title><path d=M0></svg> take <video src=x>no</video>nine days.",
+    "a button": "<p>Refunds <button>take</button> nine<input type=hidden value=no> days.",
+    "a page in a page": f'<iframe srcdoc="<p>{REFUNDS}<p hidden>no">no</iframe>',
+    "an option": f"<select><option>{REFUNDS}</select>",
+    "what has no player": f"<object data=x>{REFUNDS}</object><video>no</video>",
     "an attribute": f'<a title="<!-- begins a comment"></a><p>{REFUNDS}</p>',
     "a sign in quotes": '<p>Refunds <a title="Home > Shop" href="/x">take</a> nine days.</p>',
     "CDATA": f"<![CDATA[ no text ]]><p>{REFUNDS}</p>",
@@ -76,6 +84,12 @@ def test_blocks_within_blocks_are_read(mark: str) -> None:
     assert list(document_text.markdown(f"{mark * 60}{REFUNDS}")) == [(1, REFUNDS)]
 
 
+def test_an_image_is_its_alternative_text() -> None:
+    document = f"![Refunds](a.png)![take *nine*](b.png)\n![days](c.png).\n\n<img alt='{REFUNDS}'>"
+    assert list(document_text.markdown(document)) == [(1, REFUNDS), (4, REFUNDS)]
+    assert list(document_text.hypertext("<p>(<img alt=a>)b<img alt=c>d")) == [(1, "(a)b c d")]
+
+
 @pytest.mark.parametrize(("name", "deep"), [("a.md", "> " * 20_000), ("a.html", "<div>" * 20_000)])
 def test_what_is_nested_too_deeply_is_refused(tmp_path: Path, name: str, deep: str) -> None:
     (tmp_path / name).write_text(deep + REFUNDS)
@@ -107,9 +121,18 @@ def test_options_captions_and_rows_of_restructured_text() -> None:
     ],
 )
 def test_front_matter_is_a_mapping(start: str, read: list[tuple[int, str]]) -> None:
-    keys = list[str]()
-    assert list(document_text.markdown(start + REFUNDS, keys.extend)) == read
-    assert keys == (["title", "tags"] if "tags" in start else [])
+    left_out = list[tuple[str, str]]()
+    assert list(document_text.markdown(start + REFUNDS, lambda *part: left_out.append(part))) == read
+    assert left_out == [("front matter", key) for key in ("title", "tags") if key in start]
+
+
+def test_directives_that_are_not_read_are_named() -> None:
+    directives = ["include:: a.rst", "csv-table:: Told", "raw:: html", "literalinclude:: a.py", "raw:: latex"]
+    options = ["", "   :file: a.csv", "   :url: b.html", "   :lines: 2-3", "\n   no"]
+    document = "\n\n".join(f".. {each}\n{of}\n" for each, of in zip(directives, options, strict=True))
+    left_out = list[str]()
+    read = document_text.restructured(f"{document}\n{REFUNDS}", lambda _, which: left_out.append(which))
+    assert [text for _, text in read] == [REFUNDS] and left_out == directives
 
 
 @pytest.mark.parametrize("sign", "\u2028\f\x85\v\x1c")
@@ -166,9 +189,40 @@ def test_quotes_of_a_tsv_file(tmp_path: Path) -> None:
 def test_tables_of_other_writers(tmp_path: Path) -> None:
     (tmp_path / "excel.csv").write_bytes(b"sep=;\r\nid;text\r\n1;A cat sleeps.\r\n")
     assert list(readers.numbered_texts(tmp_path / "excel.csv")) == [(3, "A cat sleeps.")]
-    (tmp_path / "whole.json").write_text('{\n "data": [{"text": "A cat sleeps."}]\n}')
-    with pytest.raises(UserError, match="whole.json: one JSON object over several lines"):
-        list(readers.texts_in(tmp_path / "whole.json"))
+    path, items = (
+        tmp_path / "whole.json",
+        [{"name": "A cat", "note": "sleeps."}, {"name": "A dog", "note": 7}],
+    )
+    for indent in (None, 0, 2):
+        path.write_text(json.dumps({"version": "two", "data": items, "ids": [1]}, indent=indent))
+        read = Reading()
+        assert list(readers.texts_in(path, None, reading=read)) == ["A cat · sleeps.", "A dog · 7"]
+        assert read.records == {str(path): ["data"]}
+        assert set(read.not_read[str(path)]["keys"]) == {"version", "ids"}
+
+
+def test_numbers_in_a_column_of_texts(tmp_path: Path) -> None:
+    """They are read as they are written, in every kind of table."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [("Galaxy phone", "S22", "0.10", "true"), ("Nokia phone", "3310", "1e-3", "false")]
+    header = ["product", "model", "price", "sold"]
+    with (tmp_path / "a.csv").open("w") as file:
+        csv.writer(file).writerows([header, *rows])
+    as_json = '{"product": "%s", "model": %s, "price": %s, "sold": %s}\n'
+    lines = as_json % ("Galaxy phone", '"S22"', "0.10", "true") + as_json % rows[1]
+    (tmp_path / "a.jsonl").write_text(lines)
+    for name in ("a.csv", "a.jsonl"):
+        path, read = tmp_path / name, Reading()
+        assert list(readers.texts_in(path, None, reading=read)) == [
+            "Galaxy phone · S22",
+            "Nokia phone · 3310",
+        ]
+        assert read.not_read == {str(path): {"columns": ["price", "sold"]}}
+        assert "Nokia phone · 3310" in readers.texts_in_every_column(path)
+        assert list(readers.columns_in(path, header, "--column")) == rows
+    table = {"model": [3310, 7], "price": pyarrow.array([0.1, 2], pyarrow.float32()), "sold": [True, None]}
+    parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
+    assert next(readers.columns_in(tmp_path / "a.parquet", header[1:], "--column")) == ("3310", "0.1", "true")
 
 
 def test_every_word_of_a_table_is_read(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import general_corpus
 import pytest
 
 from edgedistill import files, recipe
@@ -68,7 +69,7 @@ def test_restructured_text_and_its_prose() -> None:
         (34, "term"),
         (35, "What it means."),
     ]
-    assert list(document_text.restructured(DOCUMENT, prose=True)) == paragraphs
+    assert list(document_text.restructured(DOCUMENT, but=general_corpus.NO_PROSE)) == paragraphs
     whole = list(document_text.restructured(DOCUMENT))
     assert [passage for passage in whole if passage in paragraphs] == paragraphs
     assert [passage for passage in whole if passage not in paragraphs] == [

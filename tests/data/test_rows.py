@@ -244,7 +244,6 @@ def test_parts_that_cannot_be(part: dict[str, Any], message: str) -> None:
 
 
 def test_scores_may_be_numbers(tmp_path: Path) -> None:
-    """In .jsonl and .parquet; texts may not."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -262,8 +261,6 @@ def test_scores_may_be_numbers(tmp_path: Path) -> None:
     for name in ("a.jsonl", "a.parquet"):
         part = {"files": [name], "columns": ["en", "de"], "score_column": "margin", "min_score": 1.04}
         assert pairs_of(build(tmp_path, [part])) == [("A cat.", "Eine Katze.")]
-        with pytest.raises(UserError, match="margin"):
-            build(tmp_path, [{"files": [name], "columns": ["en", "margin"]}])
 
 
 def hub(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> recipe.Rows:
@@ -295,8 +292,8 @@ def test_a_hub_data_set_by_nested_column(monkeypatch: pytest.MonkeyPatch) -> Non
     assert pairs_of(training_rows.build(spec, Session(), 0)) == [("Hello.", "Hallo.")]
     for odd, message in (
         ({"en": "Hello."}, r"owner/name: no column 'translation.de'.*rows.tables\[0\].columns"),
-        ({"en": "Hello.", "de": 3}, "owner/name: row 3: column 'translation.de' holds int, not text"),
+        ({"en": "Hello.", "de": [3]}, "owner/name: row 3: column 'translation.de' holds list, not text"),
     ):
         spec = hub(monkeypatch, lambda *asked, odd=odd, **options: [*rows, {"translation": odd}])
         with pytest.raises(UserError, match=message):
-            training_rows.build(spec, Session(), odd.get("de", 1))
+            training_rows.build(spec, Session(), len(odd))

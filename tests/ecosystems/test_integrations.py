@@ -27,7 +27,7 @@ def code(section: str) -> str:
     return str(found)
 
 
-SNIPPETS = {section.splitlines()[0]: code(section) for section in SECTIONS}
+SNIPPETS = {section.splitlines()[0]: code(section) for section in SECTIONS if "```python" in section}
 
 
 def run(python: str | Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -36,7 +36,7 @@ def test_the_table_has_a_row_for_each_precision_and_names_what_was_not_run() -> 
         row(version="1.0", cosine_min=0.999994, texts=32, below_threshold=0),
         row(runner="optimum", version="2.0", cosine_min=0.5, texts=32, below_threshold=3),
         row(runner="fastembed", precision=None, not_run="no environment"),
-        row(runner="model2vec", precision=None, reason="needs a static student"),
+        row(runner="QNN (not run)", precision=None, reason="needs a fixed shape"),
         row(runner="export/core", error="SyntaxError: x"),
     ]
     text = ecosystems().table({"rows": rows})

@@ -15,14 +15,5 @@ def test_its_onnx_backend_gives_our_embeddings(ask: Ask, student: str) -> None:
     assert_same(ask("sentence-transformers", student))
 
 
-def test_a_static_student_needs_no_backend(ask: Ask) -> None:
-    row = ask("sentence-transformers", "static")["fp32"]
-    assert (
-        row["below_threshold"] == 2
-    )  # the empty text, which has no tokens there, and the one that spells out special tokens
-
-
 def test_it_has_no_place_for_a_bilstm(ask: Ask) -> None:
-    assert (
-        ask("sentence-transformers", "bilstm")[None]["reason"] == "needs a transformer, or a static student"
-    )
+    assert ask("sentence-transformers", "bilstm")[None]["reason"] == "needs a transformer"

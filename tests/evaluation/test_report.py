@@ -490,7 +490,7 @@ def test_ties_and_what_disturbed_the_machine_stand_below_the_table() -> None:
     text = tables.terminal(everything())
     assert max(map(len, text.splitlines())) <= 100
     told = " ".join(text.split())
-    assert "tells their p50 apart from 3.1% on; ties: nano:int8 = nano:int8 [node]." in told
+    assert "below 3.1%; ties: nano:int8 = nano:int8 [node]." in told
     assert (
         "~ noisy machine: other guests of the host took 20% of a processor's time in the worst round." in told
     )

@@ -17,6 +17,7 @@ from edgedistill.export.model_source import Source
 from edgedistill.runtime import bundle, verify
 from edgedistill.teacher import encoder
 from tests.conftest import World, sentences
+from tests.export.test_export import make_run
 
 
 def quiet(line: str) -> None:
@@ -88,7 +89,7 @@ def unknown_module(folder: Path) -> None:
     [
         (
             lambda folder: edit(folder / "config.json", model_type="gpt2", architectures=["GPT2LMHeadModel"]),
-            "a decoder, GPT2LMHeadModel (model_type gpt2), and only encoders can be exported; "
+            "a decoder, GPT2LMHeadModel (model_type gpt2), which cannot be exported; "
             "give a sentence encoder such as packaged:all-MiniLM-L6-v2",
         ),
         (
@@ -103,13 +104,13 @@ def unknown_module(folder: Path) -> None:
         ),
         (
             lambda folder: edit(folder / "config.json", model_type="t5", architectures=["T5EncoderModel"]),
-            "an encoder of an architecture that is not supported yet (T5EncoderModel (model_type t5))",
+            "an encoder of an architecture that is not supported yet, T5EncoderModel (model_type t5)",
         ),
         (
             lambda folder: edit(
                 folder / "config.json", model_type="gemma3_text", use_bidirectional_attention=True
             ),
-            "an encoder of an architecture that is not supported yet (",
+            "an encoder of an architecture that is not supported yet, ",
         ),
         (without_tokenizer, "a model without a tokenizer (none of tokenizer.json, "),
         (
@@ -119,7 +120,7 @@ def unknown_module(folder: Path) -> None:
         (lambda folder: (folder / "model.safetensors").unlink(), "a model without weights"),
         (
             lambda folder: files.write_json(folder / "manifest.json", {}),
-            "a bundle already, which has no weights to export",
+            "no schema number",
         ),
     ],
 )
@@ -140,11 +141,14 @@ def test_the_pooling_of_a_sentence_transformers_model_is_its_own(world: World, t
         bundle_writer.export(Source(str(world.teacher), "cls"), ["fp32"], tmp_path / "b", quiet)
 
 
-def test_a_bundles_name_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match="^nano: a bundle already, which has no weights to export; give the run or the model"
-    ):
-        bundle_writer.export("nano", ["fp32"], tmp_path / "b", quiet)
+def test_a_bundle_is_exported_again_in_other_precisions(tmp_path: Path) -> None:
+    bundle_writer.export(make_run(tmp_path / "tiny"), ["int8"], tmp_path / "a", quiet)
+    bundle_writer.export(tmp_path / "a", ["fp32", "qdq"], tmp_path / "b", quiet)
+    before, again = bundle.load(tmp_path / "a"), bundle.load(tmp_path / "b", "fp32")
+    texts = sentences(9, seed=1)
+    assert (before.encode(texts) * again.encode(texts)).sum(1).min() > 0.99
+    assert again.space == before.space is not None
+    assert before.tokenize(texts[:1])[0].tolist() == again.tokenize(texts[:1])[0].tolist()
 
 
 def test_a_hub_id_needs_a_revision(tmp_path: Path) -> None:

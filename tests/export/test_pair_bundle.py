@@ -104,41 +104,6 @@ def test_each_side_is_a_bundle_of_its_own(folder: Path) -> None:
     assert ": OK, " in verify.summary("x", found)
 
 
-def test_sentence_transformers_opens_it_as_a_router(folder: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    library, opened = SentenceTransformer(str(folder), device="cpu"), bundle.load(folder, "fp32")
-    assert np.abs(library.encode_query(TEXTS) - opened.encode_query(TEXTS)).max() < 1e-5
-    assert np.abs(library.encode_document(TEXTS) - opened.encode_document(TEXTS)).max() < 1e-5
-    with pytest.raises(ValueError, match="Could not determine route"):
-        library.encode(TEXTS)
-
-
-def test_transformers_behind_the_router(world: World, tmp_path: Path) -> None:
-    """Two transformers, of which the library reads the model's weights in place of our graphs."""
-    from sentence_transformers import SentenceTransformer
-
-    for name, prompts in (("a", {"query": QUERY}), ("b", {"document": DOCUMENT})):
-        shutil.copytree(world.teacher, tmp_path / name)
-        files.write_json(tmp_path / name / "config_sentence_transformers.json", {"prompts": prompts})
-    paired(tmp_path / "a", tmp_path / "b", tmp_path / "pair")
-    opened = bundle.load(tmp_path / "pair")
-    assert 'model_kwargs={"file_name": "onnx/model.onnx"}' in (tmp_path / "pair" / "README.md").read_text()
-    for side in ("query", "document"):
-        shutil.copy(world.teacher / "model.safetensors", tmp_path / "pair" / side)
-    library = SentenceTransformer(str(tmp_path / "pair"), device="cpu")
-    assert np.abs(library.encode_query(TEXTS) - opened.encode_query(TEXTS)).max() < 1e-5
-    assert np.abs(library.encode_document(TEXTS) - opened.encode_document(TEXTS)).max() < 1e-5
-    assert np.abs(opened.encode_query(TEXTS) - opened.encode_document(TEXTS)).max() > 1e-3
-
-
-def test_no_router_where_a_side_is_unknown_to_it(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / name, "bilstm") for name in ("a", "b")]
-    paired(*runs, tmp_path / "pair")
-    assert not (tmp_path / "pair" / "modules.json").exists()
-    assert "cannot open the pair" in (tmp_path / "pair" / "README.md").read_text()
-
-
 def test_two_spaces_are_refused(world: World, folder: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", "bert")
     for query, document, fact in (

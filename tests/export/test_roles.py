@@ -30,9 +30,9 @@ ROLES = {"query_prompt": QUERY, "document_prompt": DOCUMENT}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of a static student, which sentence-transformers opens without a backend."""
+    """A bundle with a prompt for each role."""
     root = tmp_path_factory.mktemp("roles")
-    bundle_writer.export(make_run(root / "run", "static", **ROLES), ["fp32", "w8"], root / "bundle", quiet)
+    bundle_writer.export(make_run(root / "run", **ROLES), ["fp32", "w8"], root / "bundle", quiet)
     return root / "bundle"
 
 
@@ -62,12 +62,10 @@ def test_each_role_has_its_prompt(folder: Path) -> None:
         opened.encode([], role="querry")
 
 
-def test_sentence_transformers_gives_the_same(folder: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    library, opened = SentenceTransformer(str(folder), device="cpu"), bundle.load(folder, "fp32")
-    for name in ("encode", "encode_query", "encode_document"):
-        assert np.abs(getattr(library, name)(TEXTS) - getattr(opened, name)(TEXTS)).max() < 1e-5, name
+def test_sentence_transformers_is_told_the_prompts(folder: Path) -> None:
+    settings = files.read_json(folder / "config_sentence_transformers.json")
+    assert settings["prompts"] == {"query": QUERY, "document": DOCUMENT}
+    assert settings["default_prompt_name"] is None
 
 
 def test_golden_texts_notice_a_lost_prompt(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

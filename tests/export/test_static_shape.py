@@ -35,6 +35,9 @@ def test_every_tensor_has_a_shape(name: str, precision: str) -> None:
         name for node in model.graph.node for name in node.output if name
     }
     assert "Shape" not in {node.op_type for node in model.graph.node}
+    assert {each.name for each in model.graph.initializer} <= {
+        name for node in model.graph.node for name in node.input
+    }
 
 
 @pytest.fixture(scope="module")

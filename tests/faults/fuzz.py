@@ -22,7 +22,7 @@ from edgedistill.data import cached_folder
 from edgedistill.errors import CheckFailed, UserError, border
 from edgedistill.runtime import bundle, golden_file, manifest
 from edgedistill.runtime.manifest import digest
-from edgedistill.students import sentence_transformer
+from edgedistill.students import model_folder, sentence_transformer
 from tests.data.test_input_files import ALL_READERS, FUZZED
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -234,7 +234,7 @@ def a_run(folder: Path, draw: Draw) -> None:
 
 @border()
 def model_opened(folder: Path) -> None:
-    sentence_transformer.read(folder, None)
+    sentence_transformer.read(model_folder.read(folder), None)
 
 
 def a_config(folder: Path, draw: Draw) -> None:

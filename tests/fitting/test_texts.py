@@ -105,7 +105,7 @@ def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.M
     asked = request(world, texts=("a/*.txt",))
     with pytest.raises(UserError, match=r"^--texts: no file matches .*a/\*.txt"):
         section(asked)
-    with pytest.raises(UserError, match=r"^--texts: .* is a folder without texts"):
+    with pytest.raises(UserError, match=r"^--texts: .*: a folder without texts"):
         section(request(world, texts=(".",)))
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "some.txt").write_text("A line.\nAnother.\n", encoding="utf-8")
@@ -135,7 +135,7 @@ def test_a_teacher_that_is_no_encoder(world: World, tmp_path: Path) -> None:
     files.write_json(decoder / "config.json", {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]})
     message = refused(request(world, teacher=recipe.Teacher(model=str(decoder))), tmp_path)
     assert message == (
-        f"{decoder}: a decoder, GPT2LMHeadModel (model_type gpt2), and only encoders can teach; "
+        f"{decoder}: a decoder, GPT2LMHeadModel (model_type gpt2), which cannot teach; "
         "give a sentence encoder such as packaged:all-MiniLM-L6-v2"
     )
     message = refused(request(world, teacher=recipe.Teacher(model="no/where")), tmp_path)

@@ -12,9 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from edgedistill import objectives, recipe
 from edgedistill.objectives import Targets
-from edgedistill.objectives import queue as queues
-from edgedistill.objectives.contrastive import ckd, info_nce
-from edgedistill.objectives.queue import Queue
+from edgedistill.objectives import contrastive as queues
+from edgedistill.objectives.contrastive import Queue, ckd, info_nce
 from edgedistill.objectives.regression import cosine, mse, softcos
 from edgedistill.objectives.relational import congen, mcl
 

@@ -117,9 +117,16 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(
     assert not list((tmp_path / "cache/teachers").glob("*")), "nothing is embedded for good"
     shown = cost.table(found)
     assert "teacher texts to embed" in shown and "training samples" in shown
-    assert shown.splitlines()[-1].startswith("estimated training time on this machine: ")
+    assert shown.splitlines()[-1].startswith("estimated training time here: ")
     assert "passes" not in shown
     assert before.shape == torch.get_rng_state().shape
+
+
+def test_texts_that_the_student_would_not_read_whole_are_counted(world: World, quick: None) -> None:
+    session = Session(data=world.data)
+    cost.costs([spec(world, stages=[stage(max_tokens=4)])], session)
+    assert 0 < session.reading.texts_cut < session.reading.tokens_cut
+    assert "cut at the encoder's limit" in session.reading.line
 
 
 def test_triples_and_the_teacher_itself_are_estimated(world: World, quick: None) -> None:

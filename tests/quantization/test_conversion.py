@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import layer_losses
 import numpy as np
 import onnx
 import pytest
@@ -13,7 +14,6 @@ from onnx import numpy_helper
 from edgedistill import quantization
 from edgedistill.export.parity import reader
 from edgedistill.precisions import PRECISIONS
-from edgedistill.quantization.conversion import convert_except, converted
 from edgedistill.quantization.sample_texts import samples, sentences, suite_sentences
 from edgedistill.run import open_run
 from edgedistill.students import graph
@@ -38,11 +38,11 @@ def values(model: onnx.ModelProto, name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("precision", CONVERTED)
 def test_skipped_weights_stay_float32(bert: onnx.ModelProto, precision: str) -> None:
-    weights = converted(bert, converter(precision)(bert))
+    weights = layer_losses.converted(bert, converter(precision)(bert))
     skip = ["model.encoder.layer.1.intermediate.dense.weight.T", "model.embeddings.word_embeddings.weight"]
     assert set(skip) < set(weights)
     before = bert.SerializeToString()
-    made = convert_except(converter(precision), bert, skip)
+    made = layer_losses.convert_except(converter(precision), bert, skip)
     kept = {each.name for each in made.graph.initializer}
     assert set(skip) <= kept and not (set(weights) - set(skip)) & kept
     assert all(np.array_equal(values(made, name), values(bert, name)) for name in skip)
@@ -55,7 +55,7 @@ def test_skipped_weights_stay_float32(bert: onnx.ModelProto, precision: str) -> 
 def test_what_one_precision_skips_another_converts(bert: onnx.ModelProto) -> None:
     """The few worst products of an int8 graph in w8."""
     name = "model.encoder.layer.0.output.dense.weight.T"
-    made = converter("w8")(convert_except(converter("int8"), bert, [name]))
+    made = converter("w8")(layer_losses.convert_except(converter("int8"), bert, [name]))
     assert [node.op_type for node in made.graph.node].count("MatMulNBits") == 1
     assert name not in {each.name for each in made.graph.initializer}
 
@@ -63,14 +63,14 @@ def test_what_one_precision_skips_another_converts(bert: onnx.ModelProto) -> Non
 def test_an_lstm_is_skipped_whole() -> None:
     model = graph.build(make_bilstm())
     lstm = next(node for node in model.graph.node if node.op_type == "LSTM")
-    assert lstm.input[2] not in converted(model, converter("w4")(model))
-    made = convert_except(converter("w4"), model, [lstm.input[1]])
+    assert lstm.input[2] not in layer_losses.converted(model, converter("w4")(model))
+    made = layer_losses.convert_except(converter("w4"), model, [lstm.input[1]])
     assert next(node for node in made.graph.node if node.op_type == "LSTM").input[1:3] == lstm.input[1:3]
 
 
 def test_a_name_that_is_no_constant_is_an_error(bert: onnx.ModelProto) -> None:
     with pytest.raises(KeyError, match="no constants of this graph: absent, gone"):
-        convert_except(converter("w8"), bert, ["gone", "absent"])
+        layer_losses.convert_except(converter("w8"), bert, ["gone", "absent"])
 
 
 def test_sample_texts(tmp_path: Path) -> None:

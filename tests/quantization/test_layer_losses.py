@@ -13,7 +13,6 @@ from onnx import numpy_helper
 
 from edgedistill.errors import UserError
 from edgedistill.quantization import sample_texts
-from edgedistill.quantization.conversion import converted
 from edgedistill.run import open_run
 from edgedistill.session import QUIET, Session
 from edgedistill.students import graph
@@ -60,7 +59,7 @@ def test_the_layer_made_bad_comes_first(bert: onnx.ModelProto, ids: list[list[in
     assert min(before, key=lambda each: before[each]["cosine_mean"]) != name
     whole, alone = layer_losses.costs(bad, converter(precision), ids)
     assert min(alone, key=lambda each: alone[each]["cosine_mean"]) == name
-    assert list(alone) == converted(bad, converter(precision)(bad))
+    assert list(alone) == layer_losses.converted(bad, converter(precision)(bad))
     assert all(each["cosine_min"] <= each["cosine_mean"] for each in alone.values())
     mean, least = sample_texts.agreement(converter(precision)(bad), sample_texts.embeddings(bad, ids), ids)
     assert (whole["cosine_mean"], whole["cosine_min"]) == (round(mean, 6), round(least, 6))

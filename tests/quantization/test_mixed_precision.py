@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import layer_losses
 import numpy as np
 import onnx
 import pytest
 
 from edgedistill import quantization
 from edgedistill.precisions import PRECISIONS
-from edgedistill.quantization import int8, mixed_precision, sample_texts
-from edgedistill.quantization.conversion import convert_except, converted
+from edgedistill.quantization import int8, sample_texts
 from edgedistill.students import graph
 from tests.students.test_graph import make_bert, make_recurrent
 
@@ -42,7 +42,7 @@ def test_the_products_that_lose_most_stay_in_w8(ids: list[list[int]], layers: li
     model = with_outliers(layers)
     expected = sample_texts.embeddings(model, ids)
     assert sample_texts.agreement(quantization.convert(model, "int8", ids), expected, ids)[1] < REQUIRED
-    made, kept = mixed_precision.converted(model, "int8", ids, ids)
+    made, kept = quantization.within_limit(model, "int8", ids, ids)
     assert sample_texts.agreement(made, expected, ids)[1] >= REQUIRED
     assert len(kept) == in_w8
     assert set(kept) <= {f"model.encoder.layer.{at}.output.dense.weight.T" for at in layers}
@@ -52,7 +52,7 @@ def test_the_products_that_lose_most_stay_in_w8(ids: list[list[int]], layers: li
 
 def _with_w8(model: onnx.ModelProto, kept: list[str], ids: list[list[int]]) -> onnx.ModelProto:
     converter = quantization.converter(model, "int8", ids)
-    return quantization.convert(convert_except(converter, model, kept), "w8")
+    return quantization.convert(layer_losses.convert_except(converter, model, kept), "w8")
 
 
 @pytest.mark.parametrize("precision", ["int8", "w4"])
@@ -69,10 +69,10 @@ def test_what_is_measured_once_converts_as_what_is_measured_each_time(
         == quantization.convert(model, precision, ids)
         != quantization.convert(model, precision)
     )
-    weights = converted(model, quantization.convert(model, precision))
+    weights = layer_losses.converted(model, quantization.convert(model, precision))
     for skip in ([weights[2]], weights[1::2], weights[:-1], weights):
-        made = convert_except(converter, model, skip)
-        assert converted(model, made) == [name for name in weights if name not in skip]
+        made = layer_losses.convert_except(converter, model, skip)
+        assert layer_losses.converted(model, made) == [name for name in weights if name not in skip]
 
 
 def test_a_products_own_error(ids: list[list[int]]) -> None:

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from edgedistill import quantization
 from edgedistill.errors import UserError
 from edgedistill.quantization import int8
-from edgedistill.runtime.trust.operators import ALLOWED
+from edgedistill.runtime.trust.graph_check import ALLOWED
 from edgedistill.students import graph
 from edgedistill.students.graph_writer import GraphWriter, finish
 from edgedistill.students.pooling import pool_nodes as pool

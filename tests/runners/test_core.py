@@ -327,6 +327,31 @@ def test_other_processors(
     assert warnings == ""
 
 
+WINE = shutil.which("wine") or "/usr/lib/wine/wine64"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "starter"), [("musl-gcc", "env"), ("x86_64-w64-mingw32-gcc", WINE)], ids=["musl", "windows"]
+)
+def test_other_systems(
+    compiler: str,
+    starter: str,
+    exported: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not shutil.which(compiler) or not shutil.which(starter):
+        pytest.skip(f"needs {compiler} and {starter}")
+    for name, value in (("WINEPREFIX", str(tmp_path / "wine")), ("WINEDEBUG", "-all")):
+        monkeypatch.setenv(name, value)
+    program, file = tmp_path / "golden.exe", tmp_path / "student.bin"
+    sources = [Path(__file__).parent / "core" / "golden.c", CORE / "edgedistill.c"]
+    assert run(compiler, *WARNINGS, "-O2", "-static", f"-I{CORE}", *sources, "-o", program, "-lm") == ""
+    for name in ("narrow", "bilstm", "static"):
+        file.write_bytes(file_of(f"{exported(name)}:int8"))
+        assert "OK " in run(starter, program, file)
+
+
 @pytest.mark.skipif(
     not Path("/usr/include/sqlite3ext.h").exists() or not shutil.which("sqlite3"),
     reason="needs SQLite's headers and shell",

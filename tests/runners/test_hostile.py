@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from edgedistill.export import bundle_writer
-from edgedistill.runtime.trust import graph_check, operators, tokenizer_check
+from edgedistill.runtime.trust import graph_check, tokenizer_check
 from tests.export.test_export import make_run
 from tests.runners import hostile
 
@@ -125,7 +125,7 @@ def test_the_bounds_of_the_programs() -> None:
 
 def test_the_lists_of_the_programs() -> None:
     """Operators and known fields are those of the package."""
-    expected = {"": operators.STANDARD, "com.microsoft": operators.MICROSOFT}
+    expected = {"": graph_check.STANDARD, "com.microsoft": graph_check.MICROSOFT}
     names = {domain: sorted(" ".join(groups.values()).split()) for domain, groups in expected.items()}
     module = embed_py()
     assert {domain: sorted(text.split()) for domain, text in module.OPERATORS.items()} == names

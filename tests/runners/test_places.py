@@ -1,4 +1,4 @@
-"""`bench --on`: the real program is built, copied and run where a stub of ssh or adb reaches, a folder."""
+"""`bench --on`: the real program is built, copied and run where a stub of ssh or adb reaches."""
 
 from __future__ import annotations
 

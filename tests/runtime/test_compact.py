@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_every_runner_refuses_int8_that_would_clip(copy: Path) -> None:
     reader = openai_schema.RequestReader(opened, 9, 999)
     asked = reader.read(json.dumps({"input": texts, "output_dtype": "int8"}).encode())
     with pytest.raises(openai_schema.Refusal, match="output_dtype: int8 clips") as refusal:
-        openai_schema.response(opened, asked, opened.encode(texts), 0)
+        openai_schema.response(opened, asked, opened.encode(texts), Counter())
     assert refusal.value.status == 400
     program = [sys.executable, str(EMBED), str(copy), "--embeddings", "int8"]
     run = subprocess.run(program, input=texts[0], capture_output=True, text=True, check=False)

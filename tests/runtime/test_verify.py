@@ -9,6 +9,7 @@ import pytest
 
 from edgedistill import files
 from edgedistill.errors import CheckFailed, quote
+from edgedistill.evaluation import teacher_agreement
 from edgedistill.runtime import bundle, verify
 from tests.runtime.conftest import rewrite
 
@@ -88,7 +89,7 @@ def test_texts_are_quoted_in_one_line(text: str, expected: str) -> None:
 
 
 def test_two_bundles_are_compared_on_the_same_sentences() -> None:
-    same = verify.beside("nano", "nano")
+    same = teacher_agreement.beside("nano", "nano")
     assert same["space"] == "same" and same["neighbours_kept"] == 1 and same["cosine_mean"] == 1
-    other = verify.beside("nano", "multi")
+    other = teacher_agreement.beside("nano", "multi")
     assert other["space"] == "different" and other["neighbours_kept"] < 0.5

@@ -218,6 +218,7 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
         (b'{"input": "\\ud800"}', 400, "body: not JSON ("),
         (b"[" * 100_000, 400, "body: not JSON ("),
         (b"[1]", 400, "body: "),
+        (b'{"input": "a", "input" : "b"}', 400, "'input': there twice"),
         ({"model": "tiny"}, 400, "input: Field required"),
         ({"input": []}, 400, "input: "),
         ({"input": None}, 400, "input: "),
@@ -299,6 +300,15 @@ def test_embeddings_in_fewer_bytes_as_other_services_have_them(served: Served) -
             assert len(found[0]) == (dim // 8 if "binary" in dtype else dim)
     with pytest.raises(openai.BadRequestError, match="base64 is of float alone, and output_dtype is int8"):
         served.client.embeddings.create(input="a", model="tiny", extra_body={"output_dtype": "int8"})
+
+
+def test_tokens_that_are_not_read_are_counted(served: Served) -> None:
+    text, most = "a cat sleeps " * 70, served.bundle.max_tokens
+    texts = [text, '"input": \U0001f600 a cat']
+    usage = served.client.embeddings.create(input=texts, model="tiny").usage.model_dump()
+    lost = served.bundle.token_counts([text])[0] - most
+    unknown = [row.count(served.bundle.unknown_id) for row in served.bundle.whole_ids(texts)]
+    assert (usage["tokens_cut"], usage["tokens_unknown"]) == (lost, sum(unknown)) and lost > 0 < sum(unknown)
 
 
 def test_other_paths_and_encodings_are_refused_in_openais_shape(served: Served) -> None:

@@ -71,7 +71,7 @@ def initial(spec: Conv, start: Start) -> tuple[ConvStudent, dict[str, Any]]:
     return student, shape
 
 
-KIND = Kind(ConvStudent, ConvShape, initial, build)
+KIND = Kind(ConvShape, initial, build)
 
 
 class ConvRecipe(experiment.Recipe):

@@ -118,6 +118,7 @@ def make_static(
 KNOWN = (
     "camembert",
     "distilbert",
+    "mpnet",
     "roberta",
     "xlm-roberta",
 )  # teachers whose graphs are written from weights
@@ -361,7 +362,7 @@ def test_known_teachers_are_written(kind: str) -> None:
     assert np.allclose(together, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["electra", "mpnet", "deberta-v2", "modernbert"])
+@pytest.mark.parametrize("kind", ["electra", "deberta-v2", "modernbert"])
 def test_other_encoders_are_traced(kind: str) -> None:
     sizes = {"embedding_size": 32} if kind == "electra" else {}
     student = make_other(kind, max_position_embeddings=64, **sizes)

@@ -20,7 +20,7 @@ from edgedistill import files, recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer, library_files, model_source
 from edgedistill.runtime import bundle
-from edgedistill.runtime.trust import operators
+from edgedistill.runtime.trust import graph_check
 from edgedistill.students import graph, model_folder
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World
@@ -555,7 +555,7 @@ def test_an_architecture_without_an_embedding_table_is_refused(folder: Path, tmp
 def test_an_architecture_without_a_graph_is_refused(
     folder: Path, tmp_path: Path, config: Any, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operators, "ALLOWED", {each for each in operators.ALLOWED if each[1] != "Conv"})
+    monkeypatch.setattr(graph_check, "ALLOWED", {each for each in graph_check.ALLOWED if each[1] != "Conv"})
     sizes = {
         "vocab_size": 200,
         "hidden_size": 32,

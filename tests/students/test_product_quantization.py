@@ -7,7 +7,7 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bilstm, head, kind, product_quantization, static
+from edgedistill.students import bert, bilstm, head, kind, kinds, product_quantization, static
 
 
 def made(
@@ -95,15 +95,15 @@ def test_tokens_with_more_weight_are_nearer() -> None:
 
 def test_a_code_counts_as_a_number() -> None:
     spec = recipe.Bert(kind="bert", layers=1, width=384, heads=12, pq_bytes=64)
-    counted = bert.parameters(bert.build(bert.shape(spec, 30_522, 0, 384, None)))
+    counted = kinds.parameters(bert.build(bert.shape(spec, 30_522, 0, 384, None)))
     assert counted["embedding"] == 30_522 * 64 + 256 * 384 + 512 * 384 + 2 * 384 + 2 * 384
     assert counted["total"] == counted["embedding"] + 1_774_464
-    more = bert.parameters(
+    more = kinds.parameters(
         bert.build(bert.shape(spec.model_copy(update={"pq_centroids": 1024}), 30_522, 0, 384, None))
     )
     assert more["embedding"] == counted["embedding"] + (1024 - 256) * 384
     still = static.build(kind.table_shape(recipe.Static(kind="static", width=256, pq_bytes=64), 1000, 0, 384))
-    assert static.parameters(still)["total"] == 1000 * 64 + 256 * 256 + 1000
+    assert kinds.parameters(still)["total"] == 1000 * 64 + 256 * 256 + 1000
 
 
 def test_only_the_book_learns() -> None:

@@ -19,7 +19,7 @@ from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
-from edgedistill.students import bert, bert_layers, graph, recurrent
+from edgedistill.students import bert, bert_layers, graph, kinds, recurrent
 from edgedistill.training import student_embeddings, train
 from tests.conftest import World, sentences
 from tests.students.test_graph import PIECES, make_recurrent, spread
@@ -68,7 +68,7 @@ def columns(source: str, **spec: Any) -> dict[str, int]:
         recipe.Recurrent(kind="recurrent", **spec), pieces, pad, 768, of_shape(config, counted)
     )
     with torch.device("meta"):
-        return recurrent.parameters(recurrent.build(shape))
+        return kinds.parameters(recurrent.build(shape))
 
 
 @pytest.mark.parametrize(

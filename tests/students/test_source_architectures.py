@@ -37,6 +37,7 @@ from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram, wordpiece
 KINDS = {
     "bert": wordpiece,
     "distilbert": wordpiece,
+    "mpnet": unigram,
     "roberta": byte_bpe,
     "xlm-roberta": unigram,
 }
@@ -101,9 +102,8 @@ def batch(tokenizer: PreTrainedTokenizerBase, texts: list[str] = TEXTS) -> tuple
 
 
 def opened(folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
-    return load_model(model_folder.read(folder), dtype=torch.float32).eval(), tokenizer_files.load_tokenizer(
-        folder
-    )
+    read = model_folder.read(folder)
+    return load_model(read, pooler=True).eval(), tokenizer_files.load_tokenizer(read)
 
 
 def pooled(model: Any, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
@@ -181,6 +181,19 @@ def test_codes_and_a_trimmed_vocabulary(world: World, sources: Any, kind: str) -
     assert least_cosine(started.embed(kept), expected) > (0.99 if whole else 0.9999)
     factorized = Started(world, sources(kind), bottleneck=WIDTH)
     assert least_cosine(factorized.embed(), pooled(model, tokenizer)) > 0.9999
+
+
+def test_a_narrow_start_keeps_relative_positions(world: World, sources: Any, tmp_path: Path) -> None:
+    """Three of MPNet's four heads, the same ones in all layers, with what they add by distance."""
+    model, tokenizer = opened(sources("mpnet"))
+    model.encoder.relative_attention_bias.weight.data *= 30
+    model.save_pretrained(tmp_path / "near")
+    tokenizer.save_pretrained(tmp_path / "near")
+    started, expected = Started(world, tmp_path / "near", width=30), pooled(model, tokenizer)
+    near = (started.embed() * expected).sum(1)
+    started.module.relative.weight.data.zero_()
+    far = (started.embed() * expected).sum(1)
+    assert near.min() > 0.8 and near.mean() > far.mean() + 0.01, (near, far)
 
 
 def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
 """Kinds of suites, one module each: the section of a task in suite.yaml reads its files, what it reads scores
 an encoder."""
 
-from edgedistill.evaluation.suites.bitext import BitextFile
 from edgedistill.evaluation.suites.labelled_task import TaskOfRecipe
 from edgedistill.evaluation.suites.mteb_task import MtebTask
-from edgedistill.evaluation.suites.pair_classification import PairTables
-from edgedistill.evaluation.suites.retrieval import RetrievalFolder
-from edgedistill.evaluation.suites.sts import StsFile
+from edgedistill.evaluation.suites.retrieval import BitextFile, RetrievalFolder
+from edgedistill.evaluation.suites.sts import PairTables, StsFile
 from edgedistill.evaluation.suites.suite_files import Task
 from edgedistill.evaluation.suites.transfer import TransferFolder
 

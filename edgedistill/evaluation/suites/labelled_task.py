@@ -46,51 +46,51 @@ class ClassifiedRows(TaskData):
         return {**scores(predicted_ids, gold, names), **counted, "samples": samples}
 
 
-def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[str, ClassifiedRows]:
+def of_recipe(manifest: Measures, file: str, data: Path | None) -> dict[str, ClassifiedRows]:
     """Return the test rows of the task that a bundle's recipe names or, with `file`, that table read by the
     task's columns.
 
-    Raises UserError where the recipe names no test split, or there is no such file.
+    Raises UserError where the recipe names no test split, there is no such file, or a label is not among the
+    bundle's.
     """
-    spec = recipe.parse(described, "manifest.json: recipe").finetuning
-    assert spec is not None, "a bundle with labels was fine-tuned"
+    option = "--suite task"
+    known = manifest["labels"]
+    spec = recipe.parse(manifest["recipe"], "manifest.json: recipe").finetuning
+    if spec is None or (spec.rows.test is None and not file):
+        raise UserError(f"{option}: the bundle's recipe names no test split; give a table with {option}:FILE")
     task = spec.rows
-    columns, label = list(map(str, task.columns)), str(task.label)
+    name = "test"
     if file:
         path = Path(file) if Path(file).is_file() or data is None else data / file
+        columns = [*map(str, task.columns)]
+        name = path.name
         if not path.is_file():
-            way_out = f"give a table with the columns {', '.join([*columns, label])}"
-            raise UserError(f"--suite task:{file}: no such file; {way_out}")
-        rows = labelled_tasks.read_table(path, columns, label, "--suite task")
-        return {path.name: ClassifiedRows(*rows)}
-    if task.test is None:
-        way_out = "give a table with --suite task:FILE"
-        raise UserError(f"--suite task: the bundle's recipe names no test split; {way_out}")
-    recorded.check_confined(task, data, "--suite task: manifest.json: recipe.stages")
-    rows = labelled_tasks.read_split(task, "test", data, "--suite task")
-    return {"test": ClassifiedRows(*rows)}
-
-
-def check(labels: list[str], tasks: dict[str, ClassifiedRows]) -> None:
-    """Raise UserError where a task has a label that is not among the bundle's."""
-    for name, task in tasks.items():
-        unknown = sorted(set(task.labels) - set(labels))
-        if unknown:
-            fact = f"label {unknown[0]!r} is not among the bundle's ({', '.join(labels)})"
-            raise UserError(f"{name}: {fact}; give the task it was fine-tuned for")
+            raise UserError(
+                f"{option}:{file}: no such file; give a table with the columns "
+                f"{', '.join([*columns, str(task.label)])}"
+            )
+        rows = labelled_tasks.read_table(path, columns, str(task.label), option)
+    else:
+        recorded.check_confined(task, data, f"{option}: manifest.json: recipe.stages")
+        rows = labelled_tasks.read_split(task, "test", data, option)
+    if unknown := sorted(set(rows.labels) - set(known)):
+        raise UserError(
+            f"{name}: label {unknown[0]!r} is not among the bundle's ({', '.join(known)}); give the "
+            "task it was fine-tuned for"
+        )
+    return {name: ClassifiedRows(*rows)}
 
 
 def scores(predicted: np.ndarray, gold: np.ndarray, labels: list[str]) -> dict[str, float]:
     """Return {accuracy, f1} of predicted label ids (n,) against gold ones (n,); an id is an index
-    in `labels`. `f1` is, of two labels, that of the last (as in 0 and 1) and, of more, the macro average."""
-    by_label = [_f1(predicted == label, gold == label) for label in range(len(labels))]
+    in `labels`. `f1` is, of two labels, that of the last (as in 0 and 1) and, of more, the macro average: of
+    a label 2·hits / (predicted + gold), and 0 where neither has any."""
+    by_label = []
+    for label in range(len(labels)):
+        one = predicted == label
+        other = gold == label
+        by_label.append(2 * int((one & other).sum()) / max(1, int(one.sum() + other.sum())))
     return {
         "accuracy": float((predicted == gold).mean()),
         "f1": by_label[-1] if len(labels) == 2 else float(np.mean(by_label)),
     }
-
-
-def _f1(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Return 2·hits / (predicted + gold), and 0 where neither has any."""
-    total = int(predicted.sum() + gold.sum())
-    return 2 * int((predicted & gold).sum()) / total if total else 0.0

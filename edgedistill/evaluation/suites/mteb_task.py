@@ -20,9 +20,11 @@ class Model:
     """An encoder as mteb calls it: by the roles of texts, with its own prompts alone."""
 
     def __init__(self, encoder: Encoder, mteb: Any) -> None:
-        self.encoder, self.mteb_model_meta = encoder, mteb.models.ModelMeta.create_empty()
+        self.encoder = encoder
+        self.mteb_model_meta = mteb.models.ModelMeta.create_empty()
         known = mteb.similarity_functions
-        self.similarity, self.similarity_pairwise = known.cos_sim, known.pairwise_cos_sim
+        self.similarity = known.cos_sim
+        self.similarity_pairwise = known.pairwise_cos_sim
 
     def encode(self, inputs: Iterable[Any], *, prompt_type: Any = None, **_: Any) -> Floats:
         """Embed the texts of all batches: (n, d)."""
@@ -40,7 +42,8 @@ class MtebTask(Task):
         """Open a task and its data: in the folder mteb/NAME next to suite.yaml or under --data, as its
         repository on the hub has them, else from the hub. Raises UserError for a task that mteb does not know
         or that has more than texts, and where its data cannot be loaded."""
-        place, mteb = f"--suite mteb:{self.name}", require("mteb", COMMAND, "mteb")
+        place = f"--suite mteb:{self.name}"
+        mteb = require("mteb", COMMAND, "mteb")
         try:
             task = mteb.get_task(self.name)
         except KeyError as error:
@@ -55,9 +58,10 @@ class MtebTask(Task):
         try:
             task.load_data()
         except failures as error:
-            fact = f"{data['path']} cannot be loaded: {quote(str(error))}"
-            way_out = f"put that repository's files into mteb/{self.name} below --data"
-            raise UserError(f"{place}: {fact}; {way_out}") from None
+            raise UserError(
+                f"{place}: {data['path']} cannot be loaded: {quote(str(error))}; put that repository's "
+                f"files into mteb/{self.name} below --data"
+            ) from None
         return MtebData(task)
 
 

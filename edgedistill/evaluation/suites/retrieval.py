@@ -1,13 +1,14 @@
-"""Retrieval: nDCG@10 of a corpus ranked by cosine, and beside BM25, on folders in BEIR's format."""
+"""Retrieval: nDCG@10 of a corpus ranked by cosine, and beside BM25, on folders in BEIR's format; bitext: is a
+text's nearest neighbour among all translations its own? (Artetxe and Schwenk 2019, Tatoeba)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -18,6 +19,8 @@ from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Ints, Measures, encoded, unit
 from edgedistill.evaluation.suites.suite_files import (
     Find,
+    Index,
+    Search,
     Task,
     TaskData,
     columns,
@@ -30,7 +33,8 @@ from edgedistill.runtime.compact import compact
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded at a time
 POOL = 10  # ranked per query
-BESIDE, DOCUMENTS = " + BM25", ", documents of "  # in the titles of rankings, after the suite's name
+BESIDE = " + BM25"
+DOCUMENTS = ", documents of "  # in the titles of rankings, after the suite's name
 Ranking = list[tuple[float, str]]  # (score, id) of a query's texts, best first
 
 
@@ -48,7 +52,8 @@ class RetrievalFolder(Task):
 
     def read(self, find: Find) -> Collection:
         """Read the queries that have judgements; the corpus stays on disk."""
-        folder, split = find(self.folder), self.split
+        folder = find(self.folder)
+        split = self.split
         corpus = either(folder, "corpus.jsonl", "corpus.tsv")
         of_test = ("qrels.tsv",) if split == "test" else ()
         qrels = either(folder, *of_test, f"qrels/{split}.tsv", f"qrels_{split}.tsv")
@@ -105,39 +110,30 @@ class Collection(TaskData):
 
     def score(self, encoder: Encoder) -> Measures:
         """`ndcg_at_10`, and the number of `queries` and `texts`."""
-        return rankings(self, encoder, Search())[""]
+        return self.rankings(encoder, Search())[""]
 
-
-class Index(NamedTuple):
-    """The ids of a collection's n texts, and their unit embeddings (n, d)."""
-
-    names: list[str]
-    embeddings: Floats
-
-
-@dataclass(frozen=True)
-class Documents:
-    """The encoder of the texts where that of the queries is another: its name, and the indexes that it has
-    made."""
-
-    name: str
-    encoder: Encoder
-    indexes: dict[Path, Index] = field(default_factory=dict)
-
-    def index(self, collection: Collection) -> Index:
-        """Embed the texts of a collection, once."""
-        if collection.corpus not in self.indexes:
-            self.indexes[collection.corpus] = indexed(collection, self.encoder.document)
-        return self.indexes[collection.corpus]
-
-
-class Search(NamedTuple):
-    """What is measured beside the ranking by cosine: BM25 with this weight, the texts of another encoder, and
-    the texts' embeddings in fewer bytes."""
-
-    weight: float | None = None
-    documents: Documents | None = None
-    precisions: tuple[str, ...] = ()
+    def rankings(self, encoder: Encoder, search: Search, averaged: str = "") -> dict[str, Measures]:
+        """By title: of "" by cosine, of ", documents of NAME" by the cosines with that encoder's texts and,
+        with a weight, of each " + BM25" by both, which also has the measures of `bm25` alone. `samples` has
+        the nDCG@10 of every query."""
+        queries = unit(encoded(encoder.query, self.queries))
+        indexes = {"": indexed(self, encoder.document)}
+        if (other := search.documents) is not None:
+            if self.corpus not in other.indexes:
+                other.indexes[self.corpus] = indexed(self, other.encoder.document)
+            indexes[f"{DOCUMENTS}{other.name}"] = other.indexes[self.corpus]
+        by_title = {}
+        counts = {"queries": len(queries), "texts": len(indexes[""].names)}
+        for title, index in indexes.items():
+            by_title[title] = measures(ranked(self, queries, index), self) | counts
+            if search.weight is not None:
+                alone = measures(ranked_by_bm25(self, index), self)
+                del alone["samples"]
+                both = measures(ranked(self, queries, index, search.weight), self)
+                by_title[f"{title}{BESIDE}"] = {**both, **counts, "bm25": alone}
+        if search.precisions:
+            by_title[""]["embeddings"] = _in_fewer_bytes(self, queries, indexes[""], search, encoder)
+        return by_title
 
 
 def ndcg(grades: list[int], relevant: list[int]) -> float:
@@ -151,27 +147,6 @@ def _gain(grades: list[int]) -> float:
     """The discounted gain of the first ten."""
     gains = np.maximum(grades[:10], 0)
     return float(gains @ (1 / np.log2(np.arange(2, 2 + len(gains)))))
-
-
-def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[str, Measures]:
-    """Return the measures of each ranking by its title: of "" by cosine, of ", documents of NAME" by the
-    cosines with that encoder's texts and, with a weight, of each " + BM25" by both, which also has those of
-    `bm25` alone. `samples` has the nDCG@10 of every query."""
-    queries = unit(encoded(encoder.query, collection.queries))
-    indexes = {"": indexed(collection, encoder.document)}
-    if search.documents is not None:
-        indexes[f"{DOCUMENTS}{search.documents.name}"] = search.documents.index(collection)
-    by_title = dict[str, Measures]()
-    counts = {"queries": len(queries), "texts": len(indexes[""].names)}
-    for title, index in indexes.items():
-        by_title[title] = {**measures(ranked(collection, queries, index), collection), **counts}
-        if search.weight is not None:
-            alone = measures(ranked_by_bm25(collection, index), collection)["ndcg_at_10"]
-            both = measures(ranked(collection, queries, index, search.weight), collection)
-            by_title[f"{title}{BESIDE}"] = {**both, **counts, "bm25": {"ndcg_at_10": alone}}
-    if search.precisions:
-        by_title[""]["embeddings"] = _in_fewer_bytes(collection, queries, indexes[""], search, encoder)
-    return by_title
 
 
 def _in_fewer_bytes(
@@ -199,7 +174,8 @@ def by_cosine(title: str) -> str:
 
 def indexed(collection: Collection, encode: Encode) -> Index:
     """Embed the texts. Raises UserError where there is none."""
-    names, embeddings = list[str](), list[Floats]()
+    names = []
+    embeddings = []
     for ids, texts in collection.chunks():
         embeddings.append(unit(encoded(encode, texts)))
         names += ids
@@ -212,7 +188,7 @@ def ranked(
     collection: Collection, queries: Floats, index: Index, weight: float | None = None
 ) -> list[Ranking]:
     """Rank the texts for each query (q, d) by cosine, with a weight by words too."""
-    pools = list[Ranking]()
+    pools = []
     for taken in blocks(len(queries), len(index.names)):
         scores: Floats = queries[taken] @ index.embeddings.T
         if weight is not None:
@@ -223,7 +199,7 @@ def ranked(
 
 def ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
     """Rank by BM25 alone the texts that have a word of the query."""
-    pools = list[Ranking]()
+    pools = []
     for taken in blocks(len(collection.queries), len(index.names)):
         best = _best(collection.bm25.scores(collection.queries[taken]), index.names)
         pools += [[pair for pair in ranking if pair[0] > 0] for ranking in best]
@@ -234,7 +210,7 @@ def _best(scores: Floats, names: list[str]) -> list[Ranking]:
     """Return the POOL best texts of each query, given their scores (q, n)."""
     place = min(POOL, len(names)) - 1
     least = -np.partition(-scores, place, axis=1)[:, place]
-    pools = list[Ranking]()
+    pools = []
     for row, edge in zip(scores, least, strict=True):
         kept = np.flatnonzero(row >= edge)  # all that tie at the edge
         pools.append(_sorted(row[None, kept], kept[None], names)[0][:POOL])
@@ -262,3 +238,53 @@ def _ndcg(ranking: list[Ranking], collection: Collection) -> list[float]:
         ndcg([relevance.get(name, 0) for _, name in pool], list(relevance.values()))
         for pool, relevance in zip(ranking, collection.relevance, strict=True)
     ]
+
+
+class BitextFile(Task):
+    """A table of translations, one pair per row."""
+
+    file: str = Field(description="next to suite.yaml, else under --data")
+    first: str = Field(description="the column of one language")
+    second: str = Field(description="the column of the other")
+
+    def read(self, find: Find) -> Bitext:
+        path = find(self.file)
+        pairs = list(columns(path, [self.first, self.second]))
+        if len(pairs) < 2:
+            raise UserError(
+                f"{path}: {len(pairs)} pairs, retrieval needs at least 2; give a table of translations"
+            )
+        return Bitext([first for first, _ in pairs], [second for _, second in pairs])
+
+
+@dataclass
+class Bitext(TaskData):
+    """One task: second[i] is the translation of first[i]."""
+
+    first: list[str]
+    second: list[str]
+
+    @property
+    def texts(self) -> list[str]:
+        return self.first + self.second
+
+    def score(self, encoder: Encoder) -> Measures:
+        """`forward` (second found for first), `backward`, their mean `accuracy`, and `pairs`."""
+        first = unit(encoder.text(self.first))
+        second = unit(encoder.text(self.second))
+        forward = _hits(first, second, self.second)
+        backward = _hits(second, first, self.first)
+        return {
+            "accuracy": float(np.mean([forward, backward])),
+            "forward": float(np.mean(forward)),
+            "backward": float(np.mean(backward)),
+            "pairs": len(self.first),
+            "samples": {"scores": np.mean([forward, backward], axis=0).tolist()},
+        }
+
+
+def _hits(queries: Floats, candidates: Floats, texts: list[str]) -> list[bool]:
+    """Whether the nearest candidate of each row is that of the same row, or an equal text; the first of equal
+    cosines counts."""
+    nearest = similarity.search(queries, candidates, k=1)[0][:, 0].tolist()
+    return [texts[at] == texts[row] for row, at in enumerate(nearest)]

@@ -1,4 +1,5 @@
-"""Graded similarity (STS-B, STS2017, …): Spearman correlation of cosine and score."""
+"""Pairs of texts: graded similarity (STS-B, STS2017, …), the Spearman correlation of cosine and score; and
+zero-shot classification by a threshold on their cosine (SRA, §5.5, Table 5)."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Measures, dot, spearman, unit
 from edgedistill.evaluation.suites.suite_files import Find, Task, TaskData, columns
@@ -36,19 +38,22 @@ class StsFile(Task):
         names = [self.sentence1, self.sentence2, self.score]
         if self.subset is not None:
             names.append("subset")
-        table = list(columns(path, names, (self.score,)))
+        table = list(columns(path, names))
         seconds = [row[1] for row in table]
         if self.translation is not None:
             seconds = _translations(path, [row[2] for row in table], find(self.translation), self)
-        pairs, gold = list[tuple[str, str]](), list[float]()
+        pairs = []
+        gold = []
         for number, ((first, _, score, *subset), second) in enumerate(zip(table, seconds, strict=True), 1):
             if score and self.subset in (None, *subset):
                 pairs.append((first, second))
                 gold.append(_number(score, path, number))
         if len(set(gold)) < 2:
             where = "" if self.subset is None else f" of subset {self.subset}"
-            fact = f"pairs with a score{where}: {len(gold):,}, and a rank correlation needs two scores"
-            raise UserError(f"{path}: {fact}; check the suite, or give another --data")
+            raise UserError(
+                f"{path}: pairs with a score{where}: {len(gold):,}, and a rank correlation needs two "
+                "scores; check the suite, or give another --data"
+            )
         return ScoredPairs(pairs, np.array(gold))
 
 
@@ -85,7 +90,7 @@ class ScoredPairs(TaskData):
 def _translations(path: Path, scores: list[str], other: Path, part: StsFile) -> list[str]:
     """Return sentence2 of `other`, row by row. Raises UserError where the two tables are not aligned, because
     rows and scores must match."""
-    theirs = list(columns(other, [part.sentence2, part.score], (part.score,)))
+    theirs = list(columns(other, [part.sentence2, part.score]))
     way_out = "take both from the same release"
     if len(theirs) != len(scores):
         longer, shorter = (path, other) if len(scores) > len(theirs) else (other, path)
@@ -106,3 +111,71 @@ def _number(cell: str, path: Path, row: int) -> float:
         return float(cell)
     except ValueError:
         raise UserError(f"{path}: row {row}: score {cell!r} is not a number; correct it") from None
+
+
+class PairTables(Task):
+    """Two tables of pairs with two labels, of which matching pairs have the last (as of 0 and 1); the
+    threshold is chosen on `dev`, `test` is scored."""
+
+    dev: str = Field(description="a table: next to suite.yaml, else under --data")
+    test: str
+    texts: list[str] = Field(
+        ["sentence1", "sentence2"], min_length=2, max_length=2, description="the two columns of a pair"
+    )
+    label: str = "label"
+
+    def read(self, find: Find) -> PairSplits:
+        """Raises UserError where the task has not exactly two labels."""
+        tables = [
+            labelled_tasks.read_table(find(name), self.texts, self.label, self.name)
+            for name in (self.dev, self.test)
+        ]
+        dev, test = tables
+        names = labelled_tasks.ordered_labels(dev.labels, self.dev)
+        if len(names) != 2 or set(test.labels) - set(names):
+            labels = ", ".join(sorted({*names, *test.labels}))
+            raise UserError(f"{self.name}: labels {labels}; exactly two are needed")
+        splits = []
+        for table in tables:
+            pairs = [(first, second) for first, second in table.items]
+            splits.append(ScoredPairs(pairs, (np.array(table.labels) == names[1]).astype(float)))
+        return PairSplits(*splits)
+
+
+@dataclass(frozen=True)
+class PairSplits(TaskData):
+    """One task: pairs whose score is whether they match, 1 or 0."""
+
+    dev: ScoredPairs
+    test: ScoredPairs
+
+    @property
+    def texts(self) -> list[str]:
+        return self.dev.texts + self.test.texts
+
+    @property
+    def examples(self) -> list[tuple[str, ...]]:
+        return self.test.examples
+
+    def score(self, encoder: Encoder) -> Measures:
+        """`accuracy` on test at the `threshold` that was best on dev, and the number of `pairs`."""
+        least = threshold(self.dev.cosines(encoder.text), self.dev.gold == 1)
+        right = (self.test.cosines(encoder.text) >= least) == (self.test.gold == 1)
+        samples = {"scores": right.astype(int).tolist()}
+        return {"accuracy": float(right.mean()), "threshold": least, "pairs": len(right), "samples": samples}
+
+
+def threshold(cosine: Floats, matches: npt.NDArray[np.bool_]) -> float:
+    """Find the threshold of the best accuracy: pairs with at least this cosine match. It lies midway between
+    two cosines that occur.
+
+    cosine (n,) and matches (n,) bool are those of the dev split. The paper states no rule for choosing the
+    threshold.
+    """
+    order = np.argsort(-cosine, kind="stable")
+    hits = np.concatenate([[0], np.cumsum(matches[order])])
+    right = 2 * hits - np.arange(len(matches) + 1)  # among those taken, less the wrong ones
+    ranked = cosine[order]
+    edges = np.concatenate([[ranked[0] + 1e-6], (ranked[:-1] + ranked[1:]) / 2, [ranked[-1] - 1e-6]])
+    possible = np.concatenate([[True], ranked[:-1] > ranked[1:], [True]])  # equal cosines are taken together
+    return float(edges[np.argmax(np.where(possible, right, -np.inf))])

@@ -4,15 +4,44 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encoder, Measures
+from edgedistill.evaluation.suites.cosines import Encoder, Floats, Measures, unit
 from edgedistill.recipe import Section
+from edgedistill.runtime.compact import compact, expanded
 
 Find = Callable[[str], Path]  # a name in suite.yaml -> its path
+
+
+class Index(NamedTuple):
+    """The ids of a collection's n texts, and their unit embeddings (n, d)."""
+
+    names: list[str]
+    embeddings: Floats
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The encoder of the texts where that of the queries is another: its name, and the indexes that it has
+    made."""
+
+    name: str
+    encoder: Encoder
+    indexes: dict[Path, Index] = field(default_factory=dict)
+
+
+class Search(NamedTuple):
+    """What is measured beside the ranking by cosine: BM25 with this weight, the texts of another encoder, and
+    the texts' embeddings in fewer bytes."""
+
+    weight: float | None = None
+    documents: Documents | None = None
+    precisions: tuple[str, ...] = ()
 
 
 class TaskData:
@@ -38,6 +67,20 @@ class TaskData:
 
     def score(self, encoder: Encoder) -> Measures:
         raise NotImplementedError
+
+    def rankings(self, encoder: Encoder, search: Search, averaged: str = "accuracy") -> dict[str, Measures]:
+        """The measures by the title of a ranking; "" is the only one where nothing is ranked. Of embeddings
+        in each of the search's precisions they have, as `embeddings`, the measure `averaged`."""
+        measures = self.score(encoder)
+        for precision in search.precisions:
+            stored = encoder._replace(text=partial(_in_precision, encoder, precision))
+            measures.setdefault("embeddings", {})[precision] = self.score(stored)[averaged]
+        return {"": measures}
+
+
+def _in_precision(encoder: Encoder, precision: str, texts: list[str]) -> Floats:
+    """Embeddings as they come back from a precision of fewer bytes."""
+    return expanded(compact(unit(encoder.text(texts)), precision, encoder.calibration))
 
 
 class Task(Section):
@@ -66,8 +109,9 @@ def locate(suite_path: Path, name: str, data: Path | None) -> Path:
         fact = f"{data / name}: no such file, but {suite_path} needs it"
         if not data.is_dir():
             fact = f"{data}: no such folder"
-    way_out = "give --data DIR or set EDGEDISTILL_DATA, with the files that bench/README.md lists"
-    raise UserError(f"{fact}; {way_out}")
+    raise UserError(
+        f"{fact}; give --data DIR or set EDGEDISTILL_DATA, with the files that bench/README.md lists"
+    )
 
 
 def either(folder: Path, *names: str) -> Path:
@@ -79,9 +123,9 @@ def either(folder: Path, *names: str) -> Path:
     raise UserError(f"{folder}: no {' or '.join(names)}; give --data DIR or set EDGEDISTILL_DATA")
 
 
-def columns(path: Path, names: list[str], numeric: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def columns(path: Path, names: list[str]) -> Iterator[tuple[str, ...]]:
     """Yield those columns of the rows of a table. Raises UserError as `readers.columns_in`."""
-    return readers.columns_in(path, tuple(names), "the columns in suite.yaml", numeric)
+    return readers.columns_in(path, tuple(names), "the columns in suite.yaml")
 
 
 def tabbed(path: Path, count: int) -> Iterator[list[str]]:
@@ -107,8 +151,10 @@ def records(path: Path) -> Iterator[tuple[str, str, str]]:
         parts = [str(row["_id"]), row.get("title") or "", row.get("text") or ""]
         for part in parts:
             if not isinstance(part, str):
-                fact = f"a title or text holds {type(part).__name__}, not text"
-                raise UserError(f"{path}: line {number}: {fact}; fix the line")
+                raise UserError(
+                    f"{path}: line {number}: a title or text holds {type(part).__name__}, not text; fix "
+                    "the line"
+                )
         name, title, text = (
             readers.checked(part, str(path), number, input_file.MAX_LINE_BYTES) for part in parts
         )

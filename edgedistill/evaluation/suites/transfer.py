@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,9 @@ class TransferFolder(Task):
         """Read the splits. Raises UserError for a missing file or column, no rows, and labels that no
         classifier can be trained on."""
         require("sklearn", "edgedistill bench on a transfer suite", "train")  # fail before encoding
-        folder, cells, split = find(self.folder), list[tuple[str, ...]](), list[int]()
+        folder = find(self.folder)
+        cells = []
+        split = []
         for number, name in enumerate(SPLITS):
             path = either(folder, f"{name}.tsv")
             table = list(columns(path, [self.label, *self.texts]))
@@ -63,7 +64,14 @@ class TransferFolder(Task):
             split += [number] * len(table)
         labels, *sides = map(list, zip(*cells, strict=True))
         trained = labels[: split.count(0)] if self.folds is None else labels
-        _check_labels(folder, labels, trained, self.folds or 1)
+        labelled_tasks.ordered_labels(trained, str(folder))
+        counts = Counter(trained)
+        rare = min(labels, key=lambda label: counts[label])
+        if counts[rare] < (self.folds or 1):
+            raise UserError(
+                f"{folder}: label {rare!r} has {counts[rare]} rows to train on, {self.folds or 1} are "
+                "needed; fix the set, or give fewer folds"
+            )
         return Labelled(sides, np.array(labels), np.array(split), self)
 
 
@@ -83,26 +91,19 @@ class Labelled(TaskData):
     def score(self, encoder: Encoder) -> Measures:
         """`accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation also each
         fold's accuracy in `folds`."""
-        x, labels = features([encoder.text(side) for side in self.sides]), self.labels
-        counts = {"rows": len(labels), "classes": len(np.unique(labels))}
-        folds, refit = self.protocol.folds, self.protocol.refit
-        if folds is None:
-            train, dev, test = (np.flatnonzero(self.split == number) for number in range(3))
-            accuracy, strength = _fit_and_test(x, labels, train, dev, test, refit)
-            return {"accuracy": accuracy, "C": strength, **counts}
-        fits = [_fit_and_test(x, labels, *rows, refit=True) for rows in _folds(labels, folds)]
+        x = features([encoder.text(side) for side in self.sides])
+        labels = self.labels
+        folds = self.protocol.folds
+        splits: Any = [[np.flatnonzero(self.split == number) for number in range(3)]]
+        if folds is not None:
+            splits = _folds(labels, folds)
+        refit = self.protocol.refit or folds is not None
+        fits = [_fit_and_test(x, labels, train, dev, test, refit) for train, dev, test in splits]
         accuracies, strengths = (list(values) for values in zip(*fits, strict=True))
+        counts = {"rows": len(labels), "classes": len(np.unique(labels))}
+        if folds is None:
+            return {"accuracy": accuracies[0], "C": strengths[0], **counts}
         return {"accuracy": float(np.mean(accuracies)), "C": strengths, **counts, "folds": accuracies}
-
-
-def _check_labels(folder: Path, labels: list[str], trained: list[str], least: int) -> None:
-    """Raises UserError where a label has fewer rows than that to train on."""
-    labelled_tasks.ordered_labels(trained, str(folder))
-    counts = Counter(trained)
-    rare = min(labels, key=lambda label: counts[label])
-    if counts[rare] < least:
-        fact = f"label {rare!r} has {counts[rare]} rows to train on, {least} are needed"
-        raise UserError(f"{folder}: {fact}; fix the set, or give fewer folds")
 
 
 def features(sides: list[Floats]) -> Floats:

@@ -16,11 +16,14 @@ from typing import Any
 
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.runtime.trust.operators import ALLOWED
 
-MOST_FIELDS, MOST_NODES = 200_000, 20_000  # a traced encoder of 24 layers has some 30,000 and 5,000
+MOST_FIELDS = 200_000
+MOST_NODES = 20_000  # a traced encoder of 24 layers has some 30,000 and 5,000
 ORT_FORMAT = b"ORTM"  # bytes 4 to 8 of a file that onnxruntime reads past this check
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
+VARINT = 0
+FIXED64 = 1
+BYTES = 2
+FIXED32 = 5  # wire types
 DATA_LOCATION = 14  # of a tensor; 0: in this file
 
 # Of each message of onnx.proto3: the fields that are skipped, and those that hold a message or a text that is
@@ -64,14 +67,17 @@ def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> di
         if next(left, None) is None or fields.get("node", 0) > MOST_NODES:
             raise ValueError(f"more than {MOST_NODES} nodes, or {MOST_FIELDS} fields")
         key, start = number(data, at, end)
-        field, wire_type = key >> 3, key & 7
+        field = key >> 3
+        wire_type = key & 7
         value, stop = span(data, wire_type, start, end)
         name = read.get(field)
         if name is None:
             in_this_file = message == "tensor" and (field, wire_type, value) == (DATA_LOCATION, VARINT, 0)
             if field not in skipped and not in_this_file:
-                needed = "such as weights in another file, which no bundle needs"
-                raise ValueError(f"field {field} of a {message} at byte {at}, {needed}")
+                raise ValueError(
+                    f"field {field} of a {message} at byte {at}, such as weights in another file, which "
+                    "no bundle needs"
+                )
         elif wire_type != BYTES:
             raise ValueError(f"not an ONNX graph ({name} of another type at byte {at})")
         elif name not in ("operator", "domain"):
@@ -118,3 +124,47 @@ def number(data: Any, at: int, end: int) -> tuple[int, int]:
         if byte < 128:
             return number, at + place + 1
     raise ValueError(f"not an ONNX graph (a number without an end at byte {at})")
+
+
+# The operators that a bundle's graph may use. All of them compute outputs from inputs, each in one pass, and
+# do nothing else: none runs another graph (If, Loop, Scan: a loop need not end), reads a file
+# (com.microsoft.EPContext) or calls code outside onnxruntime (other domains, functions in the model file).
+# Here are those that edgedistill writes for any student and precision, those of traced teachers, and their
+# near relatives. What is missing is added here, after reading in its definition that it is of this kind.
+STANDARD = {
+    "look up and select": "Compress Gather GatherElements GatherND NonZero ScatterElements ScatterND Slice "
+    "Split Where",
+    "shape": "Concat ConstantOfShape Expand Flatten Identity Pad Range Reshape Shape Size Squeeze Tile "
+    "Transpose Trilu Unsqueeze",
+    "arithmetic": "Abs Add Ceil Clip CumSum Div Erf Exp Floor Log Max Mean Min Mod Mul Neg Pow Reciprocal "
+    "Round Sign Sqrt Sub Sum Sin Cos",
+    "logic": "And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor",
+    "bits": "BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor",
+    "reduction": "ArgMax ArgMin ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+    "ReduceSumSquare",
+    "activation": "Elu Gelu HardSigmoid HardSwish LeakyRelu Mish Relu Sigmoid Softmax LogSoftmax Softplus "
+    "Tanh",
+    "product, norm, recurrence": "Conv Einsum Gemm MatMul LayerNormalization LpNormalization GRU LSTM",
+    "types and quantization": "Cast CastLike Constant DequantizeLinear DynamicQuantizeLinear MatMulInteger "
+    "QLinearMatMul QuantizeLinear",
+}
+MICROSOFT = {  # onnxruntime's own, in every build of it
+    "activation": "BiasGelu FastGelu Gelu QuickGelu",
+    "attention, norm": "Attention EmbedLayerNormalization MultiHeadAttention RotaryEmbedding "
+    "SkipLayerNormalization",
+    "quantization": "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul GatherBlockQuantized "
+    "MatMulIntegerToFloat MatMulNBits "
+    "QuantizeLinear",
+}
+
+ALLOWED = frozenset(
+    [
+        *[("", name) for names in STANDARD.values() for name in names.split()],
+        *[("com.microsoft", name) for names in MICROSOFT.values() for name in names.split()],
+    ]
+)
+
+
+def full_name(domain: str, name: str) -> str:
+    """MatMul, com.microsoft.MatMulNBits: as manifests name an operator."""
+    return f"{domain}.{name}" if domain else name

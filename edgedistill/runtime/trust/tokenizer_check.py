@@ -52,7 +52,8 @@ CHARACTER = r"(?:[^\\\[\](){}*+?.^$|]|\\[sSdDwWrnt]|\\[!-/:-@\[-^`{-~]|\\[pP]\{[
 ATOM = rf"(?:{CHARACTER}|\[\^?(?:{CHARACTER}|[(){{}}*+?.$|])+\])"
 GROUP = rf"\(\?i?:{ATOM}{{1,8}}(?:\|{ATOM}{{1,8}}){{0,20}}\)"
 REPEATED = rf"{ATOM}(?:\+|\{{[1-9],\}}|\{{1,[1-9]\}})?(?:{ATOM}\*)?(?:{GROUP}\?)?"
-UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 OTHER = r"[^\r\n\p{L}\p{N}]?"
 KNOWN = [  # GPT-4o's, capitals before small letters or else capitals, and BLOOM's
     *(
@@ -178,7 +179,8 @@ def _longest_replacement(step: dict[str, Any]) -> int:
 
 def _added_tokens(step: dict[str, Any]) -> int:
     """How many special tokens a step of a post-processor adds to a text, at most."""
-    template, special = step.get("single"), step.get("special_tokens") or {}
+    template = step.get("single")
+    special = step.get("special_tokens") or {}
     if template is None:
         return 4
     if sum("Sequence" in item for item in template) > 1:

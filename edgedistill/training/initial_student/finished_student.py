@@ -24,8 +24,7 @@ from edgedistill.session import Session
 from edgedistill.students import embedding_tables, kinds
 from edgedistill.students.head import LEXICAL_CODES, without_lexical_channel
 from edgedistill.students.sentence_transformer import Affine
-from edgedistill.teacher.dimension_reduction import ridge
-from edgedistill.teacher.targets import EmbeddingRows
+from edgedistill.teacher.targets import EmbeddingRows, ridge
 from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 

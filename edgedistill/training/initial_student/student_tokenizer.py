@@ -13,6 +13,7 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.session import Session
+from edgedistill.students import model_folder
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training.load_models import Models, with_weights
 from edgedistill.vocabulary import learn_tokenizer, trim_tokenizer
@@ -91,4 +92,5 @@ def named(student: recipe.BuiltStudent, models: Models) -> PreTrainedTokenizerBa
             "tokenizer.json"
         )
     revision = getattr(student, "revision", None)
-    return tokenizer_files.load_tokenizer(resolve.model_files(found, revision, "student.tokenizer"))
+    folder = resolve.model_files(found, revision, "student.tokenizer")
+    return tokenizer_files.load_tokenizer(model_folder.read(folder))

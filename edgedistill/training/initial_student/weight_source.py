@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe, run
@@ -73,16 +72,14 @@ def find(
 def _of_model(student: recipe.Transformer, opened: teachers.TeacherEncoder) -> WeightSource:
     """The encoder of the teacher, of the assistant or of a finished run."""
     module: Any = opened.module
-    name = str(opened.spec.name)
     finished = opened.run if isinstance(opened, assistants.RunTeacher) else None
     if not isinstance(module, bert.BertStudent):
-        layers = _layers(student, getattr(module, "model", module), name)
+        layers = _layers(student, getattr(module, "model", module), str(opened.spec.name))
         return WeightSource(layers, opened.tokenizer, finished=finished)
     if isinstance(module, recurrent.RecurrentStudent) and student.kind == "bert":
         fact = "is a recurrent student, whose repeated layers a BERT cannot take"
         raise UserError(f"student.weights: {opened.spec.model} {fact}; use `kind: recurrent`")
-    layers = _layers(student, module.model, name)._replace(pad=module.pad)
-    return WeightSource(layers, opened.tokenizer, module.head, finished)
+    return WeightSource(bert_layers.of_student(module), opened.tokenizer, module.head, finished)
 
 
 def _of_folder(
@@ -96,14 +93,13 @@ def _of_folder(
     model_type = str(opened.config.get("model_type"))
     if model_type not in [known for known, _ in bert_layers.ARCHITECTURES.values()]:
         raise _unknown(student, str(folder), model_type)
-    options = {} if student.pooling == "cls_pooler" else sentence_transformer.without_pooler(opened)
-    model = sentence_transformer.load_model(opened, dtype=torch.float32, **options)
+    model = sentence_transformer.load_model(opened, student.pooling == "cls_pooler")
     layers = _layers(student, model, str(folder))
     bare = not any((opened.transformer / name).exists() for name in tokenizer_files.TOKENIZER_FILES)
     if bare and student.tokenizer != "teacher":
         # Weights without a tokenizer are taken to belong to the tokenizer that is named.
         return WeightSource(layers, student_tokenizer.named(student, models))
-    of_weights = tokenizer_files.load_tokenizer(folder)
+    of_weights = tokenizer_files.load_tokenizer(opened)
     if student.tokenizer == "teacher" and not tokenizer.get_vocab().keys() <= of_weights.get_vocab().keys():
         fact = f"the weights of {student.weights} belong to another vocabulary"
         raise UserError(f"student.tokenizer: {fact}; set student.tokenizer: {student.weights}")

@@ -91,10 +91,7 @@ def of_stage(
     """The batches of a stage, without what they are compared with. `tokenizer` has the highest limit of all
     stages."""
     limited = tokenizer.limited(stage.spec.max_tokens)
-    passes = token_passes(rows, tokenizer, session)
-    sides = [tokens.open() for tokens in passes]
-    for tokens, side in zip(passes, sides, strict=True):
-        session.reading.add(str(tokens.whole), dict(zip(("texts_cut", "tokens_cut"), side.cut, strict=True)))
+    sides = [tokens.open() for tokens in token_passes(rows, tokenizer, session)]
     view = _view(stage, rows.sides[0], sides[0], limited)
     index, ranked = rows.training_rows(stage.spec.tables), rows.ranked
     return Batches(index, sides, limited.max_tokens, ranked=ranked, view=view)
