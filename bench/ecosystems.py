@@ -314,7 +314,8 @@ def _message(stderr: str) -> str:
     lines = stderr.strip().splitlines()
     frames = [at for at, line in enumerate(lines) if line.startswith("  File ")]
     message = [line.strip() for line in lines[frames[-1] + 1 if frames else -1 :] if not line.startswith(" ")]
-    return " ".join(line for line in message if "Exception from src" not in line and line)[:200]
+    kept = " ".join(line for line in message if "Exception from src" not in line and line)
+    return kept.replace(f"{ROOT}/", "")[:200]
 
 
 def compared(vectors: list[list[float]], golden: dict[str, Any], precision: str) -> dict[str, Any]:
@@ -413,6 +414,8 @@ def _table(rows: list[dict[str, Any]], runners: list[str]) -> str:
 
 
 def _cell(row: dict[str, Any]) -> str:
+    if str(row.get("error")).startswith("no answer"):
+        return "too slow"
     if row.get("error"):
         return "refuses" if row["runner"] in ENGINES else "fails"
     if row.get("layout"):

@@ -123,6 +123,7 @@ Recipes = Annotated[
 ]
 
 
+ONNX_EXPORT = "export without --core or --web"
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
 HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2."
 Column = Annotated[
@@ -628,7 +629,7 @@ def export(
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
     _require_torch(
-        "export, which also joins and compares the encoders of a pair," if documents else "export", source
+        "export, which also joins and compares the encoders of a pair," if documents else ONNX_EXPORT, source
     )
     from edgedistill.export import bundle_writer, model_source, pair_bundle
 

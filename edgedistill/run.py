@@ -36,6 +36,7 @@ from edgedistill.students.model_folder import ModelFolder, opening
 from edgedistill.students.sentence_transformer import Affine
 
 M = TypeVar("M", bound=nn.Module)
+Weights = dict[str, torch.Tensor]  # of a module, by name
 
 HEAD_SHAPE = "task.json"
 HEAD_WEIGHTS = "head.safetensors"  # what a classifier's run has beside a student's
@@ -191,7 +192,7 @@ def open_run(folder: Path | str, place: str = "", remote_code: bool = False) -> 
     return opened
 
 
-def write_student(folder: Path, shape: Json, weights: dict[str, torch.Tensor] | None) -> None:
+def write_student(folder: Path, shape: Json, weights: Weights | None) -> None:
     """Write student.json and student.safetensors; their bytes depend on shape and weights alone. Without
     weights only the shape is written."""
     (folder / "student.json").write_text(
@@ -201,7 +202,7 @@ def write_student(folder: Path, shape: Json, weights: dict[str, torch.Tensor] | 
         save_weights(weights, folder / "student.safetensors")
 
 
-def save_weights(weights: dict[str, torch.Tensor], file: Path) -> None:
+def save_weights(weights: Weights, file: Path) -> None:
     """Write named tensors as safetensors, whatever device they are on."""
     save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, file)
 

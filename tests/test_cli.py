@@ -349,7 +349,7 @@ def test_recipes_lists_and_prints(tmp_path: Path) -> None:
     ("command", "module", "extra"),
     [
         ("train teacher-minilm", "torch", "demo"),  # with its teacher, packaged:all-MiniLM-L6-v2
-        ("export runs/x", "torch", "train"),
+        ("export nano --out x", "torch", "train"),
         ("serve nano", "uvicorn", "server"),
     ],
 )
@@ -372,7 +372,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, command: str, module: str, ext
     assert done.returncode == 2
     way_out = f"in your clone of edgedistill: pip install '.[{extra}]'"
     fact = f"needs {module}, which is not installed; {way_out}"
-    assert f"edgedistill {command.split()[0]} {fact}" in done.stderr
+    assert done.stderr.startswith(f"edgedistill {command.split()[0]} ") and fact in done.stderr
 
 
 def test_json_prints_its_object_however_the_command_ends(

@@ -16,5 +16,4 @@ __all__ = [
     "rows",
     "token_cache",
     "training_sources",
-    "transfer_set",
 ]

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
@@ -23,7 +24,7 @@ MOST_WORDS = 64  # of a sentence of the documentation
 
 
 def joined_lines(
-    spec: recipe.Paragraphs, spool: Spool, kept: np.ndarray, usable: np.ndarray, seed: int
+    spec: recipe.Paragraphs, spool: Spool, kept: ndarray, usable: ndarray, seed: int
 ) -> Iterator[bytes]:
     """Join usable lines until they have as many words as were drawn, about `spec.texts` times.
 
@@ -55,7 +56,9 @@ class PassageCutter:
     excluded text (`deduplicate.key`) never is."""
 
     def __init__(self, spec: recipe.Passages, seed: int) -> None:
-        self.spec, self.random, self.seen = spec, np.random.default_rng([seed, 2]), set[int]()
+        self.spec = spec
+        self.random = np.random.default_rng([seed, 2])
+        self.seen = set[int]()
 
     def of(self, texts: Iterable[bytes], excluded: Container[int]) -> Iterator[bytes]:
         """The passages of each text: its sentences, and runs of them; no more than the recipe asks for."""
@@ -71,10 +74,10 @@ class PassageCutter:
         for text in texts:
             for run in self._cut(text.decode("utf-8")):
                 passage = " ".join(run)
-                own = key(passage)
-                if own in self.seen or any(key(part) in excluded for part in (passage, *run)):
+                passage_key = key(passage)
+                if passage_key in self.seen or any(key(part) in excluded for part in (passage, *run)):
                     continue
-                self.seen.add(own)
+                self.seen.add(passage_key)
                 yield passage.encode("utf-8")
 
     def _cut(self, text: str) -> Iterator[list[str]]:
@@ -102,5 +105,5 @@ def documentation() -> Iterator[str]:
 
 def general_sentences(count: int) -> Iterator[bytes]:
     """So many of these, spread evenly."""
-    found = list(documentation())
-    yield from (found[number].encode() for number in sample_evenly(np.arange(len(found)), count))
+    texts = list(documentation())
+    yield from (texts[number].encode() for number in sample_evenly(np.arange(len(texts)), count))

@@ -21,10 +21,13 @@ K1, B = 0.9, 0.4  # Anserini's defaults, used for BEIR: Thakur et al. 2021
 # students, 2.5 and 3 were as good and 1.5 was worse (bench/LOG.md, 2026-11-28).
 WEIGHT = 2.0
 # A text with one word of several says little: with less than this share of the query's idf it counts a tenth.
-LONE_SHARE, LONE = 0.35, 0.1
+LONE_SHARE = 0.35
+LONE = 0.1
 # Score below which no text answers a query, with shares and by cosine alone: 2 to 3 % of the best scores are
 # lower where one does, and 63 to 68 % where none does, for each of three students. Not judged of few texts.
-CLOSE, CLOSE_BY_COSINE, FEW = 0.35, 0.25, 20
+CLOSE = 0.35
+CLOSE_BY_COSINE = 0.25
+FEW = 20
 MOST_WEIGHT = 1_000_000.0  # beside which no cosine counts
 CELLS = 1 << 23  # scores in memory at a time, 32 MiB
 # languages whose stop words are in NLTK's lists, which bm25s carries, with a Snowball stemmer
@@ -64,10 +67,10 @@ _LETTERS = _Letters()
 def words(text: str) -> list[str]:
     """Return the words of a text as `folded`; of scripts without spaces each two letters in a row, as
     Lucene's CJKAnalyzer does."""
-    found = folded(text).translate(_LETTERS).split()
+    plain = folded(text).translate(_LETTERS).split()
     if text.isascii():
-        return found
-    return [word for each in found for run in UNSPACED.split(each) for word in _bigrams(run)]
+        return plain
+    return [word for word_run in plain for run in UNSPACED.split(word_run) for word in _bigrams(run)]
 
 
 def folded(text: str) -> str:
@@ -114,21 +117,21 @@ class BM25:
         rows = [terms[row] for row in rows]
         self.index = bm25s.BM25(K1, B, method="lucene", backend="numpy")
         # memoryviews, which iterate as int: bm25s takes each as a list of term numbers
-        found = ([row[row >= 0].data for row in rows], vocabulary)
-        self.index.index(found, create_empty_token=False, show_progress=False)
+        tokens = ([row[row >= 0].data for row in rows], vocabulary)
+        self.index.index(tokens, create_empty_token=False, show_progress=False)
 
     def __len__(self) -> int:
         return int(self.index.scores["num_docs"])
 
-    def _stems(self, found: list[str]) -> list[str]:
+    def _stems(self, words: list[str]) -> list[str]:
         """Return what each word is indexed as; nothing of a stop word."""
-        stems = self.stem_words(found)
-        return ["" if word in self.stop_words else stem for word, stem in zip(found, stems, strict=True)]
+        stems = self.stem_words(words)
+        return ["" if word in self.stop_words else stem for word, stem in zip(words, stems, strict=True)]
 
     def scores(self, queries: Sequence[str]) -> Floats:
         """Return BM25 of each query and text, (q, n) float32; a query without known words has zeros."""
         terms = (self.index.get_tokens_ids(self._stems(words(query))) for query in queries)
-        rows = [self.index.get_scores_from_ids(each) for each in terms]
+        rows = [self.index.get_scores_from_ids(ids) for ids in terms]
         return np.stack(rows) if rows else np.zeros((0, len(self)), np.float32)
 
     def shares(self, queries: Sequence[str]) -> Floats:
@@ -138,15 +141,17 @@ class BM25:
         return np.stack(rows) if rows else np.zeros((0, len(self)), np.float32)
 
     def _shares(self, query: str) -> Floats:
-        of, count, whole = self.index.scores, len(self), 1e-9
+        sparse = self.index.scores
+        count = len(self)
+        whole = 1e-9
         scores, known, words_of = (np.zeros(count, np.float32) for _ in range(3))
         for stem in dict.fromkeys(filter(None, self._stems(words(query)))):
             term = self.index.vocab_dict.get(stem)
-            at = slice(0) if term is None else slice(*of["indptr"][term : term + 2])
-            texts = of["indices"][at]
+            at = slice(0) if term is None else slice(*sparse["indptr"][term : term + 2])
+            texts = sparse["indices"][at]
             idf = math.log(1 + (count - len(texts) + 0.5) / (len(texts) + 0.5))
             whole += idf
-            scores[texts] += of["data"][at]
+            scores[texts] += sparse["data"][at]
             known[texts] += idf
             words_of[texts] += 1
         lone = (words_of == 1) & (known < LONE_SHARE * whole)
@@ -176,19 +181,19 @@ def joined(cosines: Floats, shares: Floats, weight: float = WEIGHT) -> Floats:
     """Return the scores (q, n) that rank n texts: how far each cosine is on the way from their mean to 1,
     plus `weight` times the share of the query's words; both over the whole collection."""
     mean = cosines.mean(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
-    found: Floats = (cosines - mean) / np.maximum(1 - mean, 1e-6) + np.float32(weight) * shares
-    return found
+    scores: Floats = (cosines - mean) / np.maximum(1 - mean, 1e-6) + np.float32(weight) * shares
+    return scores
 
 
 def _stop_words(language: str) -> frozenset[str]:
     lists = require("bm25s.stopwords", "BM25", "search")
-    found = getattr(lists, f"STOPWORDS_{'EN_PLUS' if language == 'english' else language.upper()}")
-    return frozenset(map(folded, found))
+    listed = getattr(lists, f"STOPWORDS_{'EN_PLUS' if language == 'english' else language.upper()}")
+    return frozenset(map(folded, listed))
 
 
 def language_of(counts: dict[str, int]) -> str | None:
     """Return the language whose stop words are the largest share of a collection's words, given how often
     each word occurs; None where that is less than MIN_STOP_WORDS."""
-    shares = {each: sum(counts.get(word, 0) for word in _stop_words(each)) for each in LANGUAGES}
-    best = max(LANGUAGES, key=lambda each: shares[each])
+    shares = {language: sum(counts.get(word, 0) for word in _stop_words(language)) for language in LANGUAGES}
+    best = max(LANGUAGES, key=lambda language: shares[language])
     return best if shares[best] >= MIN_STOP_WORDS * max(1, sum(counts.values())) else None

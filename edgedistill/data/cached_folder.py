@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill import files, object_store
 from edgedistill.errors import UserError
@@ -41,8 +42,8 @@ def written(folder: Path, write: Callable[[Path], Any], uploaded: bool = True) -
         check_uncut()
         if not record.exists():
             raise UserError(f"{folder}: deleted while it was written; run the command again")
-        found = sorted(path for path in temporary.rglob("*") if path.is_file() and path != record)
-        hashes = {path.relative_to(temporary).as_posix(): files.sha256_file(path) for path in found}
+        paths = sorted(path for path in temporary.rglob("*") if path.is_file() and path != record)
+        hashes = {path.relative_to(temporary).as_posix(): files.sha256_file(path) for path in paths}
         files.write_json(record, hashes)
     if uploaded:
         object_store.push(folder, RECORD)
@@ -52,23 +53,23 @@ def written(folder: Path, write: Callable[[Path], Any], uploaded: bool = True) -
 _mapped: WeakKeyDictionary[Any, Path] = WeakKeyDictionary()  # maps of memory that are in use: their files
 
 
-def mapped(path: Path, dtype: type | np.dtype | None = None) -> np.ndarray:
+def mapped(path: Path, dtype: type | np.dtype | None = None) -> ndarray:
     """The numbers of a file, mapped into memory; without `dtype` of an .npy file. Raises UserError where it
     is shorter than it should be."""
     try:
-        found: Any = np.load(path, "r") if dtype is None else np.memmap(path, dtype, "r")
+        array: Any = np.load(path, "r") if dtype is None else np.memmap(path, dtype, "r")
     except ValueError as error:
         raise _cut(path) from error
-    _mapped[found.base] = path
-    return np.asarray(found)
+    _mapped[array.base] = path
+    return np.asarray(array)
 
 
 def check_uncut() -> None:
     """Raise UserError where a file has been cut since it was mapped: what was read of it may be zeros, and
     reading on ends the process. Called before reading, and before what was made of it is written. A file that
     was deleted or replaced stays in the map as it was."""
-    for each, path in list(_mapped.items()):
-        if each.size() < len(each):
+    for memory, path in list(_mapped.items()):
+        if memory.size() < len(memory):
             raise _cut(path)
 
 
@@ -86,8 +87,8 @@ def intact(folder: Path, log: Log) -> bool:
         hashes = {}
     for name, sha256 in (hashes or {RECORD: ""}).items():
         with suppress(OSError):
-            found = (folder / name).stat()
-            if _sha256(folder / name, found.st_size, found.st_mtime_ns, found.st_ino) == sha256:
+            stat = (folder / name).stat()
+            if _sha256(folder / name, stat.st_size, stat.st_mtime_ns, stat.st_ino) == sha256:
                 continue
         log(f"{folder / name}: damaged or missing; making it again")
         return False

@@ -10,29 +10,31 @@ import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill import files, object_store, recipe
 from edgedistill.data import added_texts, deduplicate, file_patterns, input_file, readers
 from edgedistill.data.cached_folder import RECORD, cached_folder, check_uncut, intact, mapped, written
-from edgedistill.data.deduplicate import Spool
+from edgedistill.data.deduplicate import Row, Spool
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.session import Session, progress_bar
 
-FORMAT = 6  # part of every cache key: raise it when what is written changes
+FORMAT = 7  # part of every cache key: raise it when what is written changes
 CHUNK_TEXTS = 4096  # read at a time by a loop over all texts
 SHARD = 32_768  # texts of a `CorpusPass`
 # Names of added texts in `Corpus.sources`.
-PARAGRAPHS, PASSAGES, DOCUMENTATION = (
-    "paragraphs of their lines",
-    "passages of their texts",
-    "Python's documentation",
-)
+PARAGRAPHS = "paragraphs of their lines"
+PASSAGES = "passages of their texts"
+DOCUMENTATION = "Python's documentation"
 ADDED = (PARAGRAPHS, PASSAGES, DOCUMENTATION)
 
 
@@ -47,9 +49,9 @@ class Corpus:
         meta = files.read_json(folder / "corpus.json")
         self.folder = folder
         self.fingerprint: str = meta["fingerprint"]
-        self.sources: list[dict[str, Any]] = meta["sources"]
+        self.sources: list[Json] = meta["sources"]
         self.training_count: int = meta["trained"]
-        self.reading: dict[str, Any] = meta.get("reading", Reading().report)
+        self.reading: Json = meta.get("reading", Reading().report)
         self.offsets = mapped(folder / "offsets.bin", np.int64)
         self.bytes = mapped(folder / "texts.bin", np.uint8)
 
@@ -77,11 +79,11 @@ class Corpus:
         return [self[int(row)] for row in rows]
 
     @property
-    def held_out(self) -> np.ndarray:
+    def held_out(self) -> ndarray:
         """The held-out rows, (n,) int64."""
         return np.arange(self.training_count, len(self))
 
-    def spread(self, most: int, start: int = 0, end: int | None = None) -> np.ndarray:
+    def spread(self, most: int, start: int = 0, end: int | None = None) -> ndarray:
         """At most so many of the rows from `start` up to `end`, spread evenly, (n,) int64."""
         end = len(self) if end is None else end
         return np.linspace(start, end - 1, max(0, min(most, end - start))).astype(np.int64)
@@ -115,7 +117,10 @@ class CorpusPass(ABC):
     work: str
 
     def __init__(self, name: str, corpus: Corpus, session: Session, folder: Path) -> None:
-        self.name, self.corpus, self.session, self.folder = name, corpus, session, folder
+        self.name = name
+        self.corpus = corpus
+        self.session = session
+        self.folder = folder
         self.shards = -(-len(corpus) // SHARD)
 
     @abstractmethod
@@ -153,11 +158,11 @@ class CorpusPass(ABC):
         for folder in map(self.shard, wanted):
             if not folder.exists():
                 object_store.pull(folder, RECORD)
-        found = [each for each in wanted if not intact(self.shard(each), self.session.log)]
-        if found:
-            done = f"{len(wanted) - len(found)} of {len(wanted)} shards already done"
+        missing = [shard for shard in wanted if not intact(self.shard(shard), self.session.log)]
+        if missing:
+            done = f"{len(wanted) - len(missing)} of {len(wanted)} shards already done"
             self.session.log(f"{self.name}: {self.work} {len(self.corpus):,} texts; {done}")
-        return found
+        return missing
 
     def run(self, share: Share = ALL) -> None:
         """Make what is lacking of a share."""
@@ -178,7 +183,8 @@ class CorpusWriter:
     """Writes texts.bin and offsets.bin, and hashes the texts on the way."""
 
     def __init__(self, folder: Path) -> None:
-        self.texts, self.offsets = (folder / "texts.bin").open("wb"), (folder / "offsets.bin").open("wb")
+        self.texts = (folder / "texts.bin").open("wb")
+        self.offsets = (folder / "offsets.bin").open("wb")
         self.sha256 = hashlib.sha256()
         self.offset = self.rows = 0
         self.offsets.write((0).to_bytes(8, "little"))
@@ -187,16 +193,17 @@ class CorpusWriter:
         """Write texts one by one. Returns how many they were."""
         before = self.rows
         for text in texts:
-            self.rows, self.offset = self.rows + 1, self.offset + len(text)
+            self.rows = self.rows + 1
+            self.offset = self.offset + len(text)
             self.texts.write(text)
             self.offsets.write(self.offset.to_bytes(8, "little"))
             self.sha256.update(text + b"\n")
         return self.rows - before
 
-    def meta(self, training_count: int, sources: list[dict[str, Any]]) -> dict[str, Any]:
+    def meta(self, training_count: int, sources: list[Json]) -> Json:
         """The content of corpus.json."""
-        found = {"format": FORMAT, "fingerprint": self.sha256.hexdigest(), "texts": self.rows}
-        return {**found, "trained": training_count, "sources": sources}
+        counts = {"format": FORMAT, "fingerprint": self.sha256.hexdigest(), "texts": self.rows}
+        return {**counts, "trained": training_count, "sources": sources}
 
     def __enter__(self) -> CorpusWriter:
         return self
@@ -206,9 +213,7 @@ class CorpusWriter:
             pass
 
 
-def write(
-    folder: Path, texts: Iterable[str], training_count: int | None, sources: list[dict[str, Any]]
-) -> None:
+def write(folder: Path, texts: Iterable[str], training_count: int | None, sources: list[Json]) -> None:
     """Write texts one by one in the layout that Corpus opens; without `training_count`, all of them are for
     training."""
     with CorpusWriter(folder) as writer:
@@ -218,12 +223,90 @@ def write(
     files.write_json(folder / "corpus.json", writer.meta(trained, sources))
 
 
-class Source(NamedTuple):
-    """A stream of texts. `content_id` identifies its content."""
+class Table(NamedTuple):
+    """A file or a hub data set of rows. `part` is the one of the recipe's tables that it belongs to,
+    `content_id` identifies the content."""
 
     name: str
     content_id: Any
-    texts: Iterable[str]
+    rows: Iterable[Row]
+    part: recipe.Table
+
+
+@dataclass(frozen=True)
+class Making:
+    """Rows that are made of `tables`, as a recipe describes them at `place`. Nothing in the files `excluded`,
+    or with a key that is `measured` elsewhere, is trained on."""
+
+    spec: recipe.Rows
+    place: str
+    session: Session
+    seed: int
+    measured: Set[int]
+    excluded: list[Path]
+    tables: list[Table]
+
+    @classmethod
+    def of(
+        cls,
+        spec: recipe.Rows,
+        session: Session,
+        seed: int,
+        measured: Set[int],
+        exclude: Sequence[str],
+        place: str,
+        tables: Iterable[Table],
+    ) -> Making:
+        """The recipe's seed holds where the rows have none; `exclude` holds globs beside those of the
+        rows."""
+        patterns = [*spec.exclude, *exclude]
+        excluded = file_patterns.matching_files(patterns, session.data, f"{place}.exclude", session.reading)
+        own_seed = seed if spec.seed is None else spec.seed
+        return cls(spec, place, session, own_seed, measured, excluded, list(tables))
+
+    def key(self, unread: set[str], *more: object) -> str:
+        """The key of what is made of the same content, seed and options but for those that are `unread`."""
+        return files.cache_key(
+            format=FORMAT,
+            spec=self.spec.model_dump(mode="json", exclude=unread, exclude_defaults=True),
+            seed=self.seed,
+            tables=[table.content_id for table in self.tables],
+            excluded=[input_file.content_id(path) for path in self.excluded],
+            measured=sorted(self.measured),
+            more=more,
+        )
+
+    @cached_property
+    def excluded_keys(self) -> set[int]:
+        """Of the texts that must not be trained on."""
+        return deduplicate.excluded_keys(self.excluded)
+
+    def fits(self, text: str, longest: int = readers.MAX_TEXT_CHARACTERS) -> bool:
+        """Whether a text is neither too short nor too long."""
+        spec = self.spec
+        words = text.count(" ") + 1
+        most = spec.max_words or readers.MAX_TEXT_CHARACTERS
+        return spec.min_words <= words <= most and len(text) <= (spec.max_chars or longest)
+
+    def gathered(self, usable: Callable[[Row], bool], folder: Path) -> Spool:
+        """The usable rows of all tables, in a file of the folder."""
+        rows = (table.rows for table in self.tables)
+        with progress_bar(None, self.session.progress, "reading") as advance:
+            return deduplicate.gather(rows, usable, self.excluded_keys, folder / "spool", advance)
+
+    def sampled(self, spool: Spool) -> ndarray:
+        """The distinct rows within the limits per file and in all. Raises UserError for a limit of a file
+        that is none of them."""
+        spec = self.spec
+        names = [table.name for table in self.tables]
+        for unknown in sorted(set(spec.limits) - set(names)):
+            raise UserError(
+                f"{self.place}.limits: {unknown} is none of the files that are read "
+                f"({', '.join(names[:8])}); correct the name, or leave it out"
+            )
+        most = [table.part.limit_per_file or spec.limit_per_file for table in self.tables]
+        limits = [spec.limits.get(name, limit) for name, limit in zip(names, most, strict=True)]
+        return spool.sample(limits, spec.limit)
 
 
 def build(
@@ -243,35 +326,18 @@ def build(
     Raises UserError: no file matches, unknown file type, missing column, bytes that are not UTF-8, a text
     over 100,000 characters, nothing left to train on.
     """
-    seed = seed if spec.seed is None else spec.seed
     reading = Reading()
-    sources = list(_sources(spec, session, reading, place))
-    excluded = file_patterns.matching_files(
-        [*spec.exclude, *exclude], session.data, f"{place}.exclude", session.reading
-    )
-    options = spec.model_dump(mode="json", exclude={"seed", "licences"}, exclude_defaults=True)
-    others = [*excluded, *([files.GENERAL_CORPUS] if spec.documentation_texts else [])]
-    content = [source.content_id for source in sources] + [input_file.content_id(path) for path in others]
-    name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content, measured=sorted(measured))
-    folder = session.cache / "corpora" / name
-    most_words = spec.max_words or readers.MAX_TEXT_CHARACTERS
-    most_chars = spec.max_chars or readers.MAX_TEXT_CHARACTERS
-
-    def usable(row: deduplicate.Row) -> bool:
-        text = row[0]
-        words = text.count(" ") + 1
-        return text != "" and spec.min_words <= words <= most_words and len(text) <= most_chars
+    tables = _tables(spec, session, reading, place)
+    making = Making.of(spec, session, seed, measured, exclude, place, tables)
+    general = files.sha256_file(files.GENERAL_CORPUS) if spec.documentation_texts else ""
+    folder = session.cache / "corpora" / making.key({"seed", "licences"}, general)
 
     def write(temporary: Path) -> None:
-        session.log(f"reading texts: {sources[0].name}" + (", …" if len(sources) > 1 else ""))
-        keys = deduplicate.excluded_keys(excluded)
-        rows = (((readers.normalize(text),) for text in source.texts) for source in sources)
-        with progress_bar(None, session.progress, "reading") as advance:
-            spool = deduplicate.gather(rows, usable, keys, temporary / "spool", advance)
+        session.log(f"reading texts: {making.tables[0].name}" + (", …" if len(making.tables) > 1 else ""))
+        spool = making.gathered(lambda row: row[0] != "" and making.fits(row[0]), temporary)
         if reading.skipped and not reading.files:
             raise UserError(*(f"{name}: {reason}" for name, reason in islice(reading.skipped.items(), 3)))
-        names = [source.name for source in sources]
-        meta = _write_split(spec, place, names, spool, keys, measured, seed, temporary)
+        meta = _write_split(making, spool, temporary)
         spool.path.unlink()
         files.write_json(temporary / "corpus.json", meta | {"reading": reading.report})
         held_out = meta["texts"] - meta["trained"]
@@ -285,18 +351,25 @@ def build(
     return built
 
 
-def _sources(spec: recipe.Rows, session: Session, reading: Reading, place: str) -> Iterator[Source]:
+def _tables(spec: recipe.Rows, session: Session, reading: Reading, place: str) -> Iterator[Table]:
     """The streams of texts of rows. `reading` is told of their files, as often as these are read; the session
     of what lies beside them."""
+    for name, content_id, texts in _streams(spec, session, reading, place):
+        yield Table(name, content_id, ((readers.normalize(text),) for text in texts), spec)
+
+
+def _streams(
+    spec: recipe.Rows, session: Session, reading: Reading, place: str
+) -> Iterator[tuple[str, Any, Iterator[str]]]:
+    """(name, what identifies the content, texts) of each."""
     if spec.dataset is not None:
         column = spec.column if isinstance(spec.column, str) else "text"
         rows = readers.hub_columns(spec, [column], f"{place}.dataset", f"{place}.column")
         content_id = [spec.dataset, spec.config, spec.split, spec.revision]
-        yield Source(f"{spec.dataset}@{spec.revision}", content_id, (text for (text,) in rows))
+        yield f"{spec.dataset}@{spec.revision}", content_id, (text for (text,) in rows)
         return
     if spec.files == [recipe.DOCUMENTATION]:
-        path = files.GENERAL_CORPUS
-        yield Source("documentation", files.sha256_file(path), added_texts.documentation())
+        yield "documentation", files.sha256_file(files.GENERAL_CORPUS), added_texts.documentation()
         return
     paths = file_patterns.matching_files(spec.files, session.data, f"{place}.files", session.reading)
     columns = _columns(paths, spec.column if isinstance(spec.column, list) else [spec.column])
@@ -304,7 +377,7 @@ def _sources(spec: recipe.Rows, session: Session, reading: Reading, place: str) 
     for path in paths:
         folder = None if str(path) in named else session.data or Path()
         texts = _texts(path, columns[path], spec.unit, folder, reading, f"{place}.column")
-        yield Source(path.name, input_file.content_id(path), texts)
+        yield path.name, input_file.content_id(path), texts
 
 
 def _columns(paths: list[Path], columns: Sequence[str | None]) -> dict[Path, Sequence[str | None]]:
@@ -352,73 +425,53 @@ def _texts(
     reading.files += 1
 
 
-def _kept(spec: recipe.Rows, place: str, names: list[str], spool: Spool) -> np.ndarray:
-    """The distinct texts within the limits per file and in all. Raises UserError for a limit of a file that
-    is none of the corpus, and where no text is left to train on."""
-    kept = spool.sample(limits(spec, place, names), spec.limit)
-    if len(kept) <= spec.held_out:
+def _kept(making: Making, spool: Spool) -> ndarray:
+    """The distinct texts within the limits. Raises UserError where none is left to train on."""
+    kept = making.sampled(spool)
+    held_out = making.spec.held_out
+    if len(kept) <= held_out:
         fact = f"{len(kept):,} of {spool.read:,} texts are left after cleaning"
-        if spec.held_out:
-            fact += f", and {place}.held_out is {spec.held_out:,}"
-        raise UserError(f"{place}: nothing to train on: {fact}; add texts")
+        if held_out:
+            fact += f", and {making.place}.held_out is {held_out:,}"
+        raise UserError(f"{making.place}: nothing to train on: {fact}; add texts")
     return kept
 
 
-def limits(
-    spec: recipe.Rows, place: str, names: list[str], of_tables: Sequence[int | None] = ()
-) -> list[int | None]:
-    """The most rows of each file, of which some have limits of their own. Raises UserError for a limit of a
-    file that is none of them."""
-    for unknown in sorted(set(spec.limits) - set(names)):
-        known = ", ".join(names[:8])
-        raise UserError(
-            f"{place}.limits: {unknown} is none of the files that are read ({known}); correct the name, or "
-            "leave it out"
-        )
-    most = of_tables or [spec.limit_per_file] * len(names)
-    return [spec.limits.get(name, limit) for name, limit in zip(names, most, strict=True)]
-
-
-def _write_split(
-    spec: recipe.Rows,
-    place: str,
-    names: list[str],
-    spool: Spool,
-    excluded: set[int],
-    elsewhere: Set[int],
-    seed: int,
-    folder: Path,
-) -> dict[str, Any]:
+def _write_split(making: Making, spool: Spool, folder: Path) -> Json:
     """Write the lines to train on and what is added to them, then the held-out lines. Both are followed by
     their passages. Returns the content of corpus.json.
 
     Nothing that is trained on has the key of a held-out text, of a sentence of one, or of a text that is
-    measured `elsewhere`.
+    measured elsewhere.
     """
-    kept = _kept(spec, place, names, spool)
-    random = np.random.default_rng(seed)
-    drawn = np.sort(random.choice(len(kept), spec.held_out, replace=False, shuffle=False))
-    held_out, trained, usable = kept[drawn], np.delete(kept, drawn), spool.distinct
-    measured = added_texts.measured(line.decode("utf-8") for line in spool.lines(held_out)) | elsewhere
+    spec = making.spec
+    begins = _kept(making, spool)
+    usable = spool.distinct
+    random = np.random.default_rng(making.seed)
+    drawn = np.sort(random.choice(len(begins), spec.held_out, replace=False, shuffle=False))
+    held_out = begins[drawn]
+    trained = np.delete(begins, drawn)
+    measured = added_texts.measured(line.decode("utf-8") for line in spool.lines(held_out)) | making.measured
     if measured:
         usable = usable[~deduplicate.among(spool.keys(usable), measured)]
         trained = np.intersect1d(trained, usable, assume_unique=True)
         if len(trained) == 0:
-            fact = f"all texts are measured; lower {place}.held_out"
-            raise UserError(f"{place}: nothing to train on: {fact}")
-    begins, kept = kept, np.union1d(trained, held_out)
+            raise UserError(
+                f"{making.place}: nothing to train on: all texts are measured; lower {making.place}.held_out"
+            )
+    kept = np.union1d(trained, held_out)
     added = dict[str, Iterable[bytes]]()
     passages = None
     if spec.paragraphs:
-        added[PARAGRAPHS] = added_texts.joined_lines(spec.paragraphs, spool, begins, usable, seed)
+        added[PARAGRAPHS] = added_texts.joined_lines(spec.paragraphs, spool, begins, usable, making.seed)
     if spec.documentation_texts:
         general = added_texts.general_sentences(spec.documentation_texts)
         added[DOCUMENTATION] = (
             text for text in general if deduplicate.key(text.decode("utf-8")) not in measured
         )
     if spec.passages:
-        passages = added_texts.PassageCutter(spec.passages, seed)
-        added[PASSAGES] = passages.of(spool.lines(trained), excluded | measured)
+        passages = added_texts.PassageCutter(spec.passages, making.seed)
+        added[PASSAGES] = passages.of(spool.lines(trained), making.excluded_keys | measured)
     with CorpusWriter(folder) as writer:
         writer.write(spool.lines(trained))
         counts = {name: writer.write(texts) for name, texts in added.items()}
@@ -426,9 +479,10 @@ def _write_split(
         writer.sha256.update(b"\0held out\0")
         writer.write(spool.lines(held_out))
         if passages:
-            known = excluded | set(spool.keys(trained).tolist())
+            known = making.excluded_keys | set(spool.keys(trained).tolist())
             counts[PASSAGES] += writer.write(passages.of(spool.lines(held_out), known))
-    listed = list(zip(names, spool.counts(kept), strict=True))
+    names = [table.name for table in making.tables]
+    listed = [*zip(names, spool.counts(kept), strict=True)]
     listed += [(name, count) for name, count in counts.items() if count]
     sources = [{"name": name, "texts": count} for name, count in listed]
     counted = {"read": spool.read, "measured": len(begins) - len(kept)}

@@ -17,6 +17,7 @@ from itertools import accumulate, compress
 from pathlib import Path
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill.data import readers
 
@@ -54,12 +55,12 @@ def excluded_keys(paths: list[Path]) -> set[int]:
     return {key(text) for text in texts if text}
 
 
-def among(keys: np.ndarray, wanted: Iterable[int]) -> np.ndarray:
+def among(keys: ndarray, wanted: Iterable[int]) -> ndarray:
     """Which of the keys, of any shape, are wanted ones: bool."""
     return np.isin(keys, np.fromiter(wanted, np.uint64))
 
 
-def sample_evenly(rows: np.ndarray, limit: int | None) -> np.ndarray:
+def sample_evenly(rows: ndarray, limit: int | None) -> ndarray:
     """At most `limit` of the rows (n,), spread evenly over them; None: all."""
     if limit is None or len(rows) <= limit:
         return rows
@@ -76,29 +77,29 @@ class Spool:
 
     path: Path
     offsets: list[int]
-    distinct: np.ndarray
+    distinct: ndarray
     read: int
     leaked: int
 
-    def sample(self, limits: list[int | None], limit: int | None) -> np.ndarray:
+    def sample(self, limits: list[int | None], limit: int | None) -> ndarray:
         """Distinct lines, at most `limits` of each source and `limit` in all, spread evenly: (n,) int64."""
         parts = np.split(self.distinct, np.searchsorted(self.distinct, self.offsets[1:-1]))
         of_each = [sample_evenly(part, most) for part, most in zip(parts, limits, strict=True)]
         return sample_evenly(np.concatenate(of_each), limit)
 
-    def counts(self, lines: np.ndarray) -> list[int]:
+    def counts(self, lines: ndarray) -> list[int]:
         """How many of these lines, (n,) ascending, come from each source."""
-        found: list[int] = np.diff(np.searchsorted(lines, self.offsets)).tolist()
-        return found
+        counts: list[int] = np.diff(np.searchsorted(lines, self.offsets)).tolist()
+        return counts
 
-    def lines(self, wanted: np.ndarray) -> Iterator[bytes]:
+    def lines(self, wanted: ndarray) -> Iterator[bytes]:
         """These lines, (n,) ascending, without their ends."""
         mask = np.zeros(self.offsets[-1], bool)
         mask[wanted] = True
         with self.path.open("rb", BUFFER) as file:
             yield from (line[:-1] for line in compress(file, mask.tobytes()))
 
-    def keys(self, wanted: np.ndarray) -> np.ndarray:
+    def keys(self, wanted: ndarray) -> ndarray:
         """The keys of these lines, (n,) uint64."""
         keys = (key(line.decode("utf-8")) for line in self.lines(wanted))
         return np.fromiter(keys, np.uint64, len(wanted))
@@ -115,7 +116,8 @@ def gather(
 
     `advance` is called with a number of rows whenever so many more were read.
     """
-    digests, counts = array("Q"), list[int]()
+    digests = array("Q")
+    counts = list[int]()
     read = leaked = 0
     with path.open("wb") as lines:
         for source in sources:
@@ -137,10 +139,11 @@ def gather(
     return Spool(path, [0, *accumulate(counts)], _distinct(np.frombuffer(digests, np.uint64)), read, leaked)
 
 
-def _distinct(digests: np.ndarray) -> np.ndarray:
+def _distinct(digests: ndarray) -> ndarray:
     """The first position of each digest, ascending; sorted a share at a time, for that takes five times their
     memory."""
-    is_first, share = np.zeros(len(digests), bool), (digests % SHARES).astype(np.uint8)
+    is_first = np.zeros(len(digests), bool)
+    share = (digests % SHARES).astype(np.uint8)
     for number in range(SHARES):
         rows = np.flatnonzero(share == number)
         is_first[rows[np.unique(digests[rows], return_index=True)[1]]] = True

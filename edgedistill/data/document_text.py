@@ -28,9 +28,8 @@ Kinds = tuple[type["nodes.Node"], ...]
 FRONT = re.compile(r"---[^\S\n]*\n(.*?\n)---[^\S\n]*(?:\n|\Z)", re.DOTALL)  # matter, at the top of a page
 LINE = "data-edgedistill-line"  # the attribute that carries the line of a Markdown block into its HTML
 CELL = "; "  # between the cells of a table's row
-BESIDE = (
-    "\x1f"  # on both sides of what an attribute shows: a space, but not before a full stop or in brackets
-)
+# On both sides of what an attribute shows: a space where a word follows, but for brackets, else nothing.
+BESIDE = "\x1f"
 _SPACED = re.compile(rf"(?<=[^\s({{\[\"']){BESIDE}+(?=\w)")
 # Elements whose content a browser does not show, or shows in place of what it cannot play.
 _HIDDEN = frozenset(
@@ -61,6 +60,17 @@ _ENCLOSING = re.compile(
     r"[^<>]*?(/?)>",
     re.IGNORECASE,
 )
+# In Markdown, a tag without attributes and without an end in the page is a placeholder, as `<your-name>` or
+# in `List<String>`, but for these, which need no end or are often left open.
+_PLACEHOLDER = re.compile(r"<([A-Za-z][\w.-]*)>")
+_LEFT_OPEN = frozenset(
+    "a area b base big body br caption center code col colgroup dd dt em embed font h1 h2 h3 h4 h5 h6 head "
+    "hr html i img input kbd li link meta optgroup option p param q rp rt s small source span strong sub sup "
+    "table tbody td tfoot th thead tr track tt u wbr".split()
+)
+# A component of MDX, and its attributes that are mostly shown.
+_COMPONENT = re.compile(r"<[A-Z]\w*[a-z][\w.]*\s[^<>]*>")
+_LABEL = re.compile(r"""\s(?:title|label|caption|summary)\s*=\s*["']([^"'<>]*)["']""")
 _CONTAINER = re.compile(
     r"<(/?)(?:div|section|article|main|aside|header|footer|nav|blockquote|center|details|dialog|fieldset|figure"
     r"|[uod]l|dir|menu|form|address|hgroup|summary|search|listing|pre)\b",
@@ -241,12 +251,14 @@ def markdown(document: str, left_out: LeftOut = lambda what, which: None) -> Pas
         if token.map and token.nesting >= 0:
             token.attrSet(LINE, str(token.map[0] + 1 + (token.type == "fence")))
     page = parser.renderer.render(tokens, parser.options, {})
-    yield from hypertext(LINE.join(map(_closed, page.split(LINE))))
+    ended = {name.lower() for name in re.findall(r"</([\w.-]+)", page)}
+    yield from hypertext(LINE.join(_closed(block, ended) for block in page.split(LINE)))
 
 
-def _closed(block: str) -> str:
-    """The HTML of a Markdown block, in which a tag of _ENCLOSING that has no end is text, and a component of
-    MDX such as `<Select>` is no element of HTML."""
+def _closed(block: str, ended: set[str]) -> str:
+    """The HTML of a Markdown block, in which a tag of _ENCLOSING, a comment or a placeholder that has no end
+    is text, and a component of MDX such as `<Select>` is no element of HTML, and has its title and label
+    before it. `ended`: the tags in the page that have an end."""
     tags = _ENCLOSING.finditer(block)
     ends = {tag[2].lower(): tag.start() for tag in tags if tag[1]}
 
@@ -258,7 +270,16 @@ def _closed(block: str) -> str:
         is_open = not tag[1] and ends.get(tag[2].lower(), -1) < tag.start()
         return tag[0].replace("<", "&lt;") if is_open else tag[0]
 
-    return _ENCLOSING.sub(checked, block)
+    def placeholder(tag: re.Match[str]) -> str:
+        is_element = tag[1].lower() in ended | _LEFT_OPEN or _CONTAINER.match(tag[0])
+        return tag[0] if is_element else f"&lt;{tag[1]}&gt;"
+
+    def labelled(component: re.Match[str]) -> str:
+        return component[0] + "".join(f"<div>{text}</div>" for text in _LABEL.findall(component[0]))
+
+    block = _PLACEHOLDER.sub(placeholder, _ENCLOSING.sub(checked, _COMPONENT.sub(labelled, block)))
+    end = max(block.rfind("-->"), block.rfind("--!>"), 0)
+    return block[:end] + block[end:].replace("<!--", "&lt;!--")
 
 
 def _front_matter(document: str) -> tuple[list[str], str]:

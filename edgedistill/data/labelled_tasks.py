@@ -1,188 +1,257 @@
-"""Labelled tasks: texts or pairs of texts with a label each; read, checked split against split, and sampled
-by label."""
+"""Labelled tasks: rows of a text or of two with a label each, checked split against split, and sampled by
+label; and a rule-augmented transfer set, new texts made from a task's own, for its teacher to label (Tang et
+al. 2019; the TS of SRA)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
-from edgedistill import recipe
-from edgedistill.data import file_patterns, readers
-from edgedistill.errors import UserError, unknown_name
+from edgedistill import files, recipe
+from edgedistill.data import readers, rows
+from edgedistill.data.cached_folder import cached_folder
+from edgedistill.data.deduplicate import Row
+from edgedistill.data.rows import Rows
+from edgedistill.errors import UserError, require
+from edgedistill.session import Session
 
-Item = tuple[str, ...]  # a text, or the two texts of a pair
-
-
-class LabelledRows(NamedTuple):
-    """The rows of one split: texts or pairs, and their labels."""
-
-    items: list[Item]
-    labels: list[str]
-
-    def select(self, mask: np.ndarray) -> LabelledRows:
-        """The rows where `mask`, (n,) bool, is true."""
-        rows = np.flatnonzero(mask).tolist()
-        return LabelledRows([self.items[row] for row in rows], [self.labels[row] for row in rows])
+ROUNDS = {1: 20, 2: 10}  # passes over texts, over pairs: d-bert's n_iter
+LONGEST_NGRAM = 5
+Tagger = Callable[[list[str]], list[str | None]]  # the words of a text -> their parts of speech, or None
 
 
 class LabelledTask(NamedTuple):
-    """A whole task. Its labels are in order, numbers by value and words by alphabet; so are a classifier's
-    outputs."""
+    """A whole task, whose splits have the same labels."""
 
-    train: LabelledRows
-    dev: LabelledRows
-    test: LabelledRows | None
-    labels: list[str]
+    train: Rows
+    dev: Rows
+    test: Rows | None
 
-    def label_ids(self, rows: LabelledRows) -> np.ndarray:
-        """The index in `labels` of each row's label, (n,) int64."""
-        ids = {label: number for number, label in enumerate(self.labels)}
-        return np.array([ids[label] for label in rows.labels], np.int64)
+    @property
+    def labels(self) -> list[str]:
+        """By name, in the order of a classifier's outputs."""
+        return self.train.label_names
+
+    @property
+    def pair(self) -> bool:
+        """Whether a label is of two texts."""
+        return len(self.train.sides) == 2
 
 
-def read_task(spec: recipe.Rows, data: Path | None, seed: int, fraction: float, place: str) -> LabelledTask:
-    """Read a task's splits, set dev rows aside where it has no dev split, and sample a fraction of its
-    training rows.
+def open_task(spec: recipe.Rows, session: Session, seed: int, fraction: float, place: str) -> LabelledTask:
+    """Open a task's splits, set dev rows aside where it has no dev split, and sample a fraction of its
+    training rows. Training rows are distinct; dev and test, which are measured, are whole.
 
     Raises UserError, which names the recipe key `place`, where there is no such file or column, where a label
     is blank, where there is one label only, where the splits' labels differ, and where rows are too few.
     """
-    train = read_split(spec, "train", data, place)
-    dev = read_split(spec, "dev", data, place) if spec.dev is not None else None
-    test = read_split(spec, "test", data, place) if spec.test is not None else None
-    labels = ordered_labels(train.labels, f"{place}.files")
-    if dev is None:
-        count = spec.dev_rows or 0
-        if count >= len(train.labels):
+    train = rows.build(spec, session, seed, place=place)
+    splits = {
+        name: rows.build(spec.of_split(name), session, seed, place=f"{place}.{name}", whole=True)
+        for name in ("dev", "test")
+        if getattr(spec, name) is not None
+    }
+    _check_several(train.label_counts, f"{place}.files")
+    if spec.dev_rows is not None:
+        if spec.dev_rows >= len(train):
             raise UserError(
-                f"{place}.dev_rows: {count:,} of {len(train.labels):,} rows leave none to train on; lower it"
+                f"{place}.dev_rows: {spec.dev_rows:,} of {len(train):,} rows leave none to train on; lower it"
             )
-        is_dev = stratified_mask(train.labels, count / len(train.labels), seed)
-        train, dev = train.select(~is_dev), train.select(is_dev)
-    for name, rows in (("files", train), ("dev", dev), ("test", test)):
-        if rows is not None:
-            _check_labels(labels, rows.labels, f"{place}.{name}")
-    sample = train if fraction == 1 else train.select(stratified_mask(train.labels, fraction, seed))
-    return LabelledTask(sample, dev, test, labels)
+        is_dev = stratified_mask(train.labels, spec.dev_rows / len(train), seed)
+        train, splits["dev"] = train.select(~is_dev), train.select(is_dev)
+    for name, split in {"files": train, **splits}.items():
+        _check_same(train.label_names, split, f"{place}.{name}")
+    if fraction < 1:
+        train = train.select(stratified_mask(train.labels, fraction, seed))
+    return LabelledTask(train, splits["dev"], splits.get("test"))
 
 
-def read_split(spec: recipe.Rows, name: str, data: Path | None, place: str) -> LabelledRows:
-    """All rows of one split, texts normalized. Raises UserError: no row, a blank label, no such file or
+class LabelledRows(NamedTuple):
+    """Rows in memory, to measure on: texts or pairs, and their labels."""
+
+    items: list[Row]
+    labels: list[str]
+
+
+def read_test(spec: recipe.Rows, data: Path | None, place: str) -> LabelledRows:
+    """The test rows that a recipe names, normalized. Raises UserError: no row, a blank label, no such file or
     column."""
-    columns, label = list(map(str, spec.columns)), str(spec.label)
-    at = f"{place}.{'files' if name == 'train' else name}"
-    if spec.dataset is not None:
-        split = spec.split if name == "train" else str(getattr(spec, name))
-        return _labelled(_hub_rows(spec, columns, label, split, at), label, at)
-    patterns = spec.files if name == "train" else [str(getattr(spec, name))]
-    paths = file_patterns.matching_files(patterns, data, at)
-    rows = (row for path in paths for row in _table_rows(path, columns, label, place))
-    return _labelled(rows, label, at)
+    tables = rows.tables_of(spec.of_split("test"), data, f"{place}.test", whole=True)
+    return _in_memory((cells for table in tables for cells in table.rows), f"{place}.test")
 
 
 def read_table(path: Path, texts: list[str], label: str, place: str) -> LabelledRows:
-    """Read the rows of one table file by the names of its columns. Raises UserError as `read_split`."""
-    return _labelled(_table_rows(path, texts, label, place), label, f"{place}: {path.name}")
+    """The rows of one table file by the names of its columns. Raises UserError as `read_test`."""
+    cells = readers.columns_in(path, (*texts, label), f"{place}.columns and .label")
+    checked = rows.checked(cells, label, recipe.Table(), path.name, place)
+    return _in_memory(checked, f"{place}: {path.name}")
 
 
-def _table_rows(path: Path, texts: list[str], label: str, place: str) -> Iterator[tuple[str, ...]]:
-    return readers.columns_in(path, (*texts, label), f"{place}.columns and .label")
-
-
-def _labelled(rows: Iterable[tuple[str, ...]], label: str, place: str) -> LabelledRows:
-    items, labels = [], []
-    for number, cells in enumerate(rows, 1):
-        if not cells[-1]:
-            raise UserError(
-                f"{place}: row {number:,} has a blank {label!r}; give it a label, or remove the row"
-            )
-        items.append(cells[:-1])
-        labels.append(cells[-1])
+def _in_memory(cells: Iterable[Row], place: str) -> LabelledRows:
+    *columns, labels = list(zip(*cells, strict=True)) or [(), ()]
     if not labels:
         raise UserError(f"{place}: no rows; give the whole set")
-    return LabelledRows(items, labels)
+    return LabelledRows(list(zip(*columns, strict=True)), [*labels])
 
 
-def ordered_labels(labels: list[str], place: str) -> list[str]:
+def ordered_labels(labels: Iterable[str], place: str) -> list[str]:
     """The distinct labels, numbers by value, words by alphabet.
 
     Raises UserError for a single label, and for more distinct labels than half the rows.
     """
-    names = sorted(set(labels))
-    if len(names) < 2:
-        raise UserError(
-            f"{place}: all {len(labels):,} rows have the label {names[0]!r}, and a classifier needs two; "
-            "give the whole set"
-        )
-    if 2 * len(names) > len(labels):
-        raise UserError(
-            f"{place}: {len(names):,} different labels in {len(labels):,} rows; name the column of the "
-            "labels with `label`"
-        )
-    try:
-        return sorted(names, key=int)
-    except ValueError:
-        return names
+    counts = Counter(labels)
+    _check_several(counts, place)
+    return rows.in_order(set(counts))
 
 
-def stratified_mask(labels: list[str], fraction: float, seed: int) -> np.ndarray:
+def stratified_mask(labels: ndarray, fraction: float, seed: int) -> ndarray:
     """Draw a fraction of the rows of each label, at least one: (n,) bool. With one seed, a smaller fraction
     lies in a larger one."""
-    names = np.array(labels)
-    random, mask = np.random.default_rng([seed, 2_002]), np.zeros(len(names), bool)
-    for name in sorted(set(labels)):
-        rows = random.permutation(np.flatnonzero(names == name))
+    random = np.random.default_rng([seed, 2_002])
+    mask = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        rows = random.permutation(np.flatnonzero(labels == label))
         mask[rows[: max(1, round(fraction * len(rows)))]] = True
     return mask
 
 
-def _check_labels(labels: list[str], found: list[str], place: str) -> None:
-    for more, fewer, fact in (
-        (found, labels, "does not occur in train"),
-        (labels, found, "is missing, and occurs in train"),
-    ):
-        odd = sorted(set(more) - set(fewer))
-        if odd:
-            what = f"the label {odd[0]!r} {fact}"
-            raise UserError(
-                f"{place}: {what} ({', '.join(labels)}); all splits must have the same labels: correct the "
-                "files, or change `label`"
-            )
-
-
-def _hub_rows(
-    spec: recipe.Rows, columns: list[str], label: str, split: str, place: str
-) -> Iterator[tuple[str, ...]]:
-    table = readers.hub_table(spec, split, place)
-    for column in (*columns, label):
-        if column not in table.features:
-            raise UserError(
-                f"{place}: {spec.dataset}: {unknown_name('column', column, table.features)}; set `columns` "
-                "and `label`"
-            )
-    names = getattr(table.features[label], "names", None)
-    for number, row in enumerate(table, 1):
-        yield (
-            *(readers.normalize(str(row[column])) for column in columns),
-            _label_name(row[label], names, f"{place}: row {number:,}"),
-        )
-
-
-def _label_name(value: Any, names: list[str] | None, place: str) -> str:
-    """A label as text; a class number by its name."""
-    if names is None or value is None:
-        return "" if value is None else readers.normalize(str(value))
-    if not 0 <= value < len(names):
+def _check_several(counts: Mapping[str, int], place: str) -> None:
+    total = sum(counts.values())
+    if len(counts) < 2:
         raise UserError(
-            f"{place} has the label {value}: labels are hidden, as in GLUE's test sets; leave that split out"
+            f"{place}: all {total:,} rows have the label {next(iter(counts))!r}, and a classifier "
+            "needs two; give the whole set"
         )
-    return names[value]
+    if 2 * len(counts) > total:
+        raise UserError(
+            f"{place}: {len(counts):,} different labels in {total:,} rows; name the column of the "
+            "labels with `label`"
+        )
 
 
-def summary(rows: LabelledRows) -> dict[str, Any]:
-    """A split for a run's record: {rows, labels: {label: rows}}."""
-    return {"rows": len(rows.labels), "labels": dict(sorted(Counter(rows.labels).items()))}
+def _check_same(labels: list[str], split: Rows, place: str) -> None:
+    for more, fewer, fact in (
+        (split.label_counts, labels, "does not occur in train"),
+        (labels, split.label_counts, "is missing, and occurs in train"),
+    ):
+        if odd := sorted({*more} - {*fewer}):
+            raise UserError(
+                f"{place}: the label {odd[0]!r} {fact} ({', '.join(labels)}); all splits must have "
+                "the same labels: correct the files, or change `label`"
+            )
+
+
+class TaggedWords:
+    """The words of the training texts; `by_tag`: those of each part of speech, as often as they occur."""
+
+    def __init__(self, items: list[Row], tag: Tagger) -> None:
+        self.rows = [[text.split() for text in item] for item in items]
+        self.tags = [[tag(words) for words in row] for row in self.rows]
+        self.by_tag: dict[str, list[str]] = {}
+        flat = chain.from_iterable
+        for word, name in zip(flat(flat(self.rows)), flat(flat(self.tags)), strict=True):
+            if name is not None:
+                self.by_tag.setdefault(name, []).append(word)
+
+
+def most_rows(spec: recipe.Augment, task: Rows) -> int:
+    """The most rows that a task's own and its transfer set can be together."""
+    return max(len(task), min(spec.limit, len(task) * (1 + ROUNDS[len(task.sides)])))
+
+
+def augmented(
+    spec: recipe.Augment, task: Rows, mask: str, seed: int, tag: Tagger, session: Session, place: str
+) -> Rows:
+    """A task's rows with their labels, then those of its transfer set, which have none; from the cache where
+    it has them."""
+    made_of = {"task": task.fingerprint, "mask": mask, "seed": seed, "how": spec.model_dump()}
+
+    def write(folder: Path) -> None:
+        items = task.items
+        items += transfer_set(spec, items, mask, seed, tag)
+        rows.write_items(folder, items, task.labels, {"sources": task.sources, "labels": task.label_names})
+
+    folder = session.cache / "rows" / files.cache_key(format=rows.FORMAT, **made_of)
+    whole = Rows.open(cached_folder(folder, write, session.log))
+    session.log(f"{place}: {len(whole) - len(task):,} new items from {len(task):,}")
+    return whole
+
+
+def transfer_set(spec: recipe.Augment, items: list[Row], mask: str, seed: int, tag: Tagger) -> list[Row]:
+    """New texts or pairs made from `items`: no duplicates, none of `items`, at most `limit` with those. Rows
+    are edited round by round.
+
+    A pure function of its arguments. A third of the edits of pairs change the first text, a third the second,
+    a third both. A text of which no word remains is dropped, and so is a pair with such a text.
+    """
+    words = TaggedWords(items, tag)
+    seen = set(items)
+    out: list[Row] = []
+    for number in range(ROUNDS[len(items[0])]):
+        for row, texts in enumerate(words.rows):
+            if len(items) + len(out) >= spec.limit:
+                return out
+            draw = np.random.default_rng([seed, number, row])
+            which = range(len(texts)) if len(texts) == 1 else ((0,), (1,), (0, 1))[int(draw.integers(3))]
+            edits: list[str | None] = [" ".join(text) for text in texts]
+            for at in which:
+                edits[at] = edited(spec, texts[at], words.tags[row][at], words.by_tag, mask, draw)
+            item = tuple(text for text in edits if text is not None)
+            if len(item) == len(texts) and item not in seen:
+                seen.add(item)
+                out.append(item)
+    return out
+
+
+def edited(
+    spec: recipe.Augment,
+    words: list[str],
+    tags: list[str | None],
+    by_tag: dict[str, list[str]],
+    mask: str,
+    draw: np.random.Generator,
+) -> str | None:
+    """One text edited: each word masked, replaced or left, then perhaps an n-gram of it; None where no word
+    remains."""
+    out = []
+    left = []
+    for word, tag, chance in zip(words, tags, draw.random(len(words)).tolist(), strict=True):
+        changed = True
+        if chance < spec.mask:
+            out.append(mask)
+        elif chance < spec.mask + spec.pos and tag is not None:
+            out.append(by_tag[tag][int(draw.integers(len(by_tag[tag])))])
+        else:
+            out.append(word)
+            changed = False
+        left.append(not changed)
+    if draw.random() < spec.ngram:
+        size = min(len(out), int(draw.integers(1, LONGEST_NGRAM + 1)))
+        start = int(draw.integers(len(out) - size + 1))
+        out = out[start : start + size]
+        left = left[start : start + size]
+    return " ".join(out) if any(left) else None
+
+
+def tagger(spec: recipe.Augment, place: str) -> Tagger:
+    """Return nltk's perceptron tagger (Penn tags), or one that knows no part of speech where `pos` is 0.
+
+    Raises UserError, which names the recipe key `place`, where nltk or its data is missing.
+    """
+    if spec.pos == 0:
+        return lambda words: [None] * len(words)
+    nltk = require("nltk", "edgedistill train", "augment")
+    try:
+        nltk.pos_tag(["word"])
+    except (LookupError, OSError):
+        raise UserError(
+            f"{place}: parts of speech come from nltk's tagger, whose data it does not find; "
+            "python -m nltk.downloader averaged_perceptron_tagger_eng, or set pos: 0"
+        ) from None
+    return lambda words: [tag for _, tag in nltk.pos_tag(words)]

@@ -56,8 +56,10 @@ def build(
         corpus.write(folder / SIDES[1], _whole(texts, count), None, texts.sources)
         documents = np.array(rows, np.int64)
         if len(np.unique(documents)) < 2:
-            fact = f"{len(np.unique(documents))} of {count:,} texts have two sentences or more"
-            raise UserError(f"{place}: {fact}, so there is nothing to ask for; add longer texts")
+            raise UserError(
+                f"{place}: {len(np.unique(documents))} of {count:,} texts have two sentences or more, "
+                "so there is nothing to ask for; add longer texts"
+            )
         fingerprint = write_rows(folder, np.stack([np.arange(len(documents)), documents], 1))
         counts = {"pairs": len(documents), "trained": len(documents)}
         meta = {"fingerprint": fingerprint, "sources": sources, **counts}
@@ -69,14 +71,14 @@ def build(
 
 def of_text(spec: recipe.Queries, text: str) -> list[str]:
     """The sentences of a text that may be its queries; none where it has only one."""
-    found = sentences(text, MIN_WORDS)
-    if len(found) < 2:
+    parts = sentences(text, MIN_WORDS)
+    if len(parts) < 2:
         return []
     kinds = [
         "first_sentence",
-        *("question" if each.endswith(("?", "？")) else "sentence" for each in found[1:]),
+        *("question" if part.endswith(("?", "？")) else "sentence" for part in parts[1:]),
     ]
-    return [each for each, kind in zip(found, kinds, strict=True) if kind in spec.kinds]
+    return [part for part, kind in zip(parts, kinds, strict=True) if kind in spec.kinds]
 
 
 def _queries(
@@ -89,13 +91,13 @@ def _queries(
 ) -> Iterator[str]:
     """The queries of all texts; `rows` gets the number of each query's text, and `seen` its key."""
     for row, text in enumerate(_whole(texts, count)):
-        found = of_text(spec, text)
-        for at in np.sort(random.permutation(len(found))[: spec.per_text]):
-            key = deduplicate.key(found[at])
+        queries = of_text(spec, text)
+        for at in np.sort(random.permutation(len(queries))[: spec.per_text]):
+            key = deduplicate.key(queries[at])
             if key not in seen:
                 seen.add(key)
                 rows.append(row)
-                yield found[at]
+                yield queries[at]
 
 
 def _whole(texts: Corpus, count: int) -> Iterator[str]:

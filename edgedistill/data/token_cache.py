@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy import ndarray
 from tokenizers import Tokenizer
 
 from edgedistill import files
@@ -21,17 +23,18 @@ COUNT_BLOCK = 1 << 24  # tokens counted at a time
 
 
 # ids of texts in one row, the length of each, and how many were cut, with how many tokens lost in all
-Tokens = tuple[np.ndarray, np.ndarray, tuple[int, int]]
+Tokens = tuple[ndarray, ndarray, tuple[int, int]]
 
 
+@dataclass(frozen=True, eq=False)
 class TokenCache:
-    """Token ids of every text, special tokens included: those of row i are ids[offsets[i] : offsets[i +
-    1]]."""
+    """Token ids of every text, special tokens included: those of row i are ids[offsets[i] : offsets[i + 1]].
+    `cut`: how many texts were truncated, and how many tokens they lost."""
 
-    def __init__(
-        self, ids: np.ndarray, offsets: np.ndarray, pad_id: int, cut: tuple[int, int] = (0, 0)
-    ) -> None:
-        self.ids, self.offsets, self.pad_id, self.cut = ids, offsets, pad_id, cut
+    ids: ndarray
+    offsets: ndarray
+    pad_id: int
+    cut: tuple[int, int] = (0, 0)
 
     @classmethod
     def open(cls, folder: Path, pad_id: int) -> TokenCache:
@@ -40,37 +43,34 @@ class TokenCache:
         ids = mapped(folder / "ids.bin", np.dtype(about["dtype"]))
         return cls(ids, mapped(folder / "offsets.bin", np.int64), pad_id, tuple(about["cut"]))
 
-    @classmethod
-    def of(cls, rows: Sequence[np.ndarray], pad_id: int) -> TokenCache:
-        """These ids, in memory."""
-        ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        return cls(np.concatenate(rows).astype(np.int64), ends, pad_id)
-
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def lengths(self, rows: np.ndarray) -> np.ndarray:
+    def lengths(self, rows: ndarray) -> ndarray:
         """Tokens in each of the rows, (n,)."""
         return np.asarray(self.offsets[rows + 1] - self.offsets[rows])
 
-    def counts(self, vocabulary_size: int, among: int) -> np.ndarray:
+    def counts(self, vocabulary_size: int, among: int) -> ndarray:
         """How often each token occurs in the first `among` rows, (vocabulary_size,) int64."""
-        total, end = np.zeros(vocabulary_size, np.int64), int(self.offsets[among])
+        total = np.zeros(vocabulary_size, np.int64)
+        end = int(self.offsets[among])
         for start in range(0, end, COUNT_BLOCK):
             total += np.bincount(self.ids[start : min(start + COUNT_BLOCK, end)], minlength=vocabulary_size)
         return total
 
-    def batch(self, rows: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    def batch(self, rows: ndarray, max_tokens: int) -> tuple[ndarray, ndarray]:
         """Right-padded (ids, mask), each (n, T) int64, T ≤ max_tokens; a truncated text keeps its last token,
         the closing special one."""
-        starts, lengths = np.asarray(self.offsets[rows]), self.lengths(rows)
+        starts = np.asarray(self.offsets[rows])
+        lengths = self.lengths(rows)
         truncated = np.minimum(lengths, max_tokens)
         positions = np.arange(max(1, truncated.max()))
         mask = positions < truncated[:, None]
         where = np.where(mask, starts[:, None] + positions, 0)
         ids = np.where(mask, self.ids[where], self.pad_id).astype(np.int64)
-        long = np.flatnonzero(lengths > truncated)
-        ids[long, truncated[long] - 1] = self.ids[starts[long] + lengths[long] - 1]
+        cut = lengths > truncated
+        last = starts + lengths - 1
+        ids[cut, truncated[cut] - 1] = self.ids[last[cut]]
         return ids, mask.astype(np.int64)
 
 
@@ -91,7 +91,10 @@ class TokenPass(CorpusPass):
         session: Session = QUIET,
         prompt: str = "",
     ) -> None:
-        self.tokenizer, self.max_tokens, self.pad_id, self.prompt = tokenizer, max_tokens, pad_id, prompt
+        self.tokenizer = tokenizer
+        self.max_tokens = max_tokens
+        self.pad_id = pad_id
+        self.prompt = prompt
         sha256 = hashlib.sha256(self._limited().to_str().encode()).hexdigest()
         key = files.cache_key(format=FORMAT, corpus=corpus.fingerprint, tokenizer=sha256, prompt=prompt)
         self.whole = session.cache / "tokens" / key
@@ -109,7 +112,7 @@ class TokenPass(CorpusPass):
         def write(folder: Path) -> None:
             self.run()
             shards = (TokenCache.open(self.shard(number), self.pad_id) for number in range(self.shards))
-            self._write(folder, ((each.ids, np.diff(each.offsets), each.cut) for each in shards))
+            self._write(folder, ((shard.ids, np.diff(shard.offsets), shard.cut) for shard in shards))
 
         found = TokenCache.open(cached_folder(self.whole, write, self.session.log), self.pad_id)
         cut = zip(("texts_cut", "tokens_cut"), found.cut, strict=True)
@@ -117,10 +120,11 @@ class TokenPass(CorpusPass):
         return found
 
     def computed(self, number: int) -> Callable[[Path], None]:
-        return partial(self._write, found=list(self._tokenized(number)))
+        return partial(self._write, chunks=list(self._tokenized(number)))
 
     def _tokenized(self, number: int) -> Iterator[Tokens]:
-        tokenizer, texts = self._limited(), self.texts(number)
+        tokenizer = self._limited()
+        texts = self.texts(number)
         around = tokenizer.num_special_tokens_to_add(False)
         for start in range(0, len(texts), CHUNK):
             chunk = [self.prompt + text for text in texts[start : start + CHUNK]]
@@ -129,16 +133,17 @@ class TokenPass(CorpusPass):
             behind = [encoding.overflowing for encoding in encodings if encoding.overflowing]
             lost = sum(len(part.ids) - around for parts in behind for part in parts)
             ids = np.array([token for row in rows for token in row])
-            yield ids, np.array([len(row) for row in rows]), (len(behind), lost)
+            yield ids, np.array([*map(len, rows)]), (len(behind), lost)
 
-    def _write(self, folder: Path, found: Iterable[Tokens]) -> None:
+    def _write(self, folder: Path, chunks: Iterable[Tokens]) -> None:
         # ids may have gaps, so that their count is less
         cut = np.zeros(2, np.int64)
-        largest, end = max(self.tokenizer.get_vocab().values(), default=0), 0
+        largest = max(self.tokenizer.get_vocab().values(), default=0)
+        end = 0
         dtype = np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
         with (folder / "ids.bin").open("wb") as ids, (folder / "offsets.bin").open("wb") as offsets:
             offsets.write(np.int64(0).tobytes())
-            for tokens, lengths, (texts, lost) in found:
+            for tokens, lengths, (texts, lost) in chunks:
                 cut += [texts, lost]
                 ids.write(tokens.astype(dtype).tobytes())
                 ends = end + np.cumsum(lengths, dtype=np.int64)

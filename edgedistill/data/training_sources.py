@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 from edgedistill import recipe
@@ -11,19 +12,20 @@ from edgedistill.data.rows import Rows
 from edgedistill.session import Session
 
 
+@dataclass(eq=False)
 class TrainingSources:
-    """The rows of a recipe and those of its stages, by their places in it. They are read when they are asked
-    for.
+    """The rows `of` a recipe and the `tables` of its stages, by their places in it. They are read when they
+    are asked for.
 
     Held-out texts with their sentences, held-out translations and held-out queries are measured: no other
     source trains on them, whatever letters they are written in. The answers of held-out queries are
     documents, which are to be found, and may be trained on.
     """
 
-    def __init__(
-        self, of: recipe.Rows, stages: Mapping[str, recipe.Rows], session: Session, seed: int
-    ) -> None:
-        self.of, self.tables, self.session, self.seed = of, stages, session, seed
+    of: recipe.Rows
+    tables: Mapping[str, recipe.Rows]
+    session: Session
+    seed: int
 
     @classmethod
     def of_recipe(cls, spec: recipe.Recipe, session: Session) -> TrainingSources:
@@ -42,7 +44,8 @@ class TrainingSources:
 
     def of_stage(self, place: str) -> Rows:
         """The rows at a place, of files or made of the recipe's. Raises UserError as reading them does."""
-        spec, measured = self.tables[place], self._queries | self._measured_texts
+        spec = self.tables[place]
+        measured = self._queries | self._measured_texts
         if spec.queries is None:
             return self._read(place, measured)
         texts = self.texts.sides[0]
@@ -55,7 +58,8 @@ class TrainingSources:
         )
 
     def _read(self, place: str, measured: set[int] | frozenset[int] = frozenset()) -> Rows:
-        spec, exclude = self.tables[place], self.of.exclude
+        spec = self.tables[place]
+        exclude = self.of.exclude
         return rows.build(spec, self.session, self.seed, measured, exclude, place)
 
     @cached_property
@@ -66,11 +70,11 @@ class TrainingSources:
     @cached_property
     def _queries(self) -> set[int]:
         """The keys of what the rows of stages hold out."""
-        found = set[int]()
+        measured = set[int]()
         for place, spec in self.tables.items():
             if spec.held_out:
-                found |= _measured(spec, self._read(place))
-        return found
+                measured |= _measured(spec, self._read(place))
+        return measured
 
 
 def _measured(spec: recipe.Rows, rows: Rows) -> set[int]:

@@ -94,6 +94,8 @@ def content(opened: bundle.Bundle) -> bytes:
     """The file of an opened bundle; of a pair of encoders that of queries, behind it at a multiple of 64 the
     one of documents. Raises UserError as `write`."""
     manifest, name = opened.manifest, opened.manifest["name"]
+    if manifest.get("shape"):
+        raise UserError(f"{name}: graphs of one fixed shape; export the student without --shape for the core")
     if opened.pair:
         raise UserError(f"{name}: classifies pairs of texts, which the core does not support; {RUNTIME}")
     if len(opened.encoders) > 1:

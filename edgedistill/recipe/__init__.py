@@ -3,12 +3,10 @@ reported at once."""
 
 from edgedistill.recipe import recorded, yaml_file
 from edgedistill.recipe.experiment import *
-from edgedistill.recipe.finetuning import *
 from edgedistill.recipe.objectives import *
 from edgedistill.recipe.reading import *
 from edgedistill.recipe.rows import *
 from edgedistill.recipe.section import *
 from edgedistill.recipe.stages import *
 from edgedistill.recipe.students import *
-from edgedistill.recipe.targets import *
 from edgedistill.recipe.teacher import *

@@ -6,13 +6,11 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.finetuning import Finetune
 from edgedistill.recipe.rows import Rows
 from edgedistill.recipe.section import Patience, Precision, Section, by_kind
-from edgedistill.recipe.stages import Stage, check_names, check_reading, ranks
+from edgedistill.recipe.stages import Finetune, Stage, check_names, check_reading, ranks
 from edgedistill.recipe.students import AnyStudent, BuiltStudent, Finished, Student, TeacherItself, drops_head
-from edgedistill.recipe.targets import Targets
-from edgedistill.recipe.teacher import Teacher
+from edgedistill.recipe.teacher import Targets, Teacher
 
 AnyStage = Annotated[
     Annotated[Stage, Tag("distil")] | Annotated[Finetune, Tag("finetune")], by_kind("distil")
@@ -117,8 +115,8 @@ class Recipe(Section):
 
         Only the unchanged teacher and a student that learns from labels alone do without.
         """
-        if not self.student.trained:
-            return self.targets is not None
+        if self.rows is None or not self.student.trained:
+            return self.rows is not None and self.targets is not None
         learns = any(
             getattr(self.student, part, None) is not None for part in ("trim", "vocabulary_size", "unigram")
         )
@@ -160,9 +158,9 @@ class Recipe(Section):
 
     def _views_differ(self, place: str, stage: Stage, student: AnyStudent) -> None:
         kinds = {leaf.kind for leaf in stage.objective.leaves}
-        own = {leaf.kind for leaf in stage.objective.leaves if ranks(leaf)}
-        if own and kinds - own and drops_head(student):
-            named = ", ".join(sorted(own))
+        ranking = {leaf.kind for leaf in stage.objective.leaves if ranks(leaf)}
+        if ranking and kinds - ranking and drops_head(student):
+            named = ", ".join(sorted(ranking))
             raise ValueError(
                 f"{place}.objective: {named} compares the student's own embeddings, the other terms the "
                 f"dropped head's output; give {named} a stage of its own, or set student.head_kept: true"
@@ -174,7 +172,8 @@ class Recipe(Section):
         fine = [number for number, stage in enumerate(self.stages) if stage.kind == "finetune"]
         if not fine:
             return self
-        at, last = fine[0], self.finetuning
+        at = fine[0]
+        last = self.finetuning
         if at < len(self.stages) - 1 or last is None:
             raise ValueError(f"stages[{at}]: a finetune stage must be the last, and the only one of its kind")
         if last.start is not None and (self.distilling or not self.student.trained):
@@ -190,7 +189,8 @@ class Recipe(Section):
     def _rows_and_assistant_fit(self) -> Recipe:
         """Rows, what objectives read of them, and an assistant go together."""
         for number, stage in enumerate(self.distilling):
-            place, rows = f"stages[{number}]", self.rows_of(stage)
+            place = f"stages[{number}]"
+            rows = self.rows_of(stage)
             if rows.queries is not None and self.rows is not None and self.rows.text_columns > 1:
                 raise ValueError(f"{place}.rows.queries: are made of rows of one text; name files")
             check_reading(place, stage, rows)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from edgedistill import files
 from edgedistill.errors import UserError, shown, unknown_name
+from edgedistill.files import Json
 from edgedistill.recipe import yaml_file
 from edgedistill.recipe.experiment import Recipe
 from edgedistill.recipe.section import ByKind, Section
@@ -68,16 +69,16 @@ def sections(annotation: Any) -> list[type[Section]]:
 
 def _kinds(root: type[Section]) -> dict[str, dict[str, type[Section]]]:
     """Where a `kind` chooses a section: the key that holds it, then the sections by kind."""
-    found: dict[str, dict[str, type[Section]]] = {}
+    kinds: dict[str, dict[str, type[Section]]] = {}
     seen = [root]
     for section in seen:  # grows while it is walked
         for key, field in section.model_fields.items():
             choices = sections(field.annotation)
             if len(choices) > 1:
                 by_kind = {get_args(choice.model_fields["kind"].annotation)[0]: choice for choice in choices}
-                found.setdefault(key, {}).update(by_kind)
+                kinds.setdefault(key, {}).update(by_kind)
             seen += [choice for choice in choices if choice not in seen]
-    return found
+    return kinds
 
 
 KINDS = _kinds(Recipe)
@@ -89,7 +90,7 @@ def add(*sections: type[ByKind]) -> None:
         section.register()
     holders: list[type[Section]] = [Section]
     for holder in holders:  # grows while it is walked
-        holders += [each for each in holder.__subclasses__() if each not in holders]
+        holders += [subclass for subclass in holder.__subclasses__() if subclass not in holders]
         del holder.__pydantic_core_schema__
     for holder in holders:
         holder.model_rebuild(force=True)
@@ -120,24 +121,26 @@ def read_file(path: Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
     return parse(data, str(path))
 
 
-def parse(data: dict[str, Any], place: str) -> Recipe:
+def parse(data: Json, place: str) -> Recipe:
     """Check a recipe's data; `place` opens every line of the UserError."""
     yaml_file.check_plain(data, place)
     return checked(data, place, Recipe)
 
 
-def checked(data: dict[str, Any], place: str, kind: type[S]) -> S:
+def checked(data: Json, place: str, kind: type[S]) -> S:
     """The data as a section of this kind. Raises UserError with every problem."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         problems = error.errors()[:MOST_PROBLEMS]
         # of the choices of `int | list[int]`, the one that the value is of has said what is wrong
-        named = {_place(each["loc"], kind).text for each in problems if each["type"] not in _EXPECTED}
+        named = {
+            _place(problem["loc"], kind).text for problem in problems if problem["type"] not in _EXPECTED
+        }
         lines = [
-            _line(place, each, kind)
-            for each in problems
-            if not (_is_choice(each) and _place(each["loc"], kind).text in named)
+            _line(place, problem, kind)
+            for problem in problems
+            if not (_is_choice(problem) and _place(problem["loc"], kind).text in named)
         ]
         if error.error_count() > MOST_PROBLEMS:
             lines.append(f"{place}: {error.error_count():,} problems in all; correct these first")
@@ -159,27 +162,22 @@ def schema() -> str:
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
-def _set(data: dict[str, Any], change: str) -> None:
+def _set(data: Json, change: str) -> None:
     """Apply `stages.0.epochs=1` to the data; the value is read as YAML."""
     path, equals, value = change.partition("=")
     if not equals:
         raise UserError(f"--set {change}: no '='; write --set stages.0.epochs=1")
-    *parents, last = path.split(".")
-    at: Any = data
-    for depth, part in enumerate(parents):
-        if isinstance(at, list):
-            at = at[_item(at, part, ".".join(parents[:depth]), change)]
-        elif isinstance(at, dict):
-            at = at.setdefault(part, {})
-        else:
+    parts = path.split(".")
+    holder: Any = data
+    for depth, part in enumerate(parts):
+        is_list = isinstance(holder, list)
+        key: Any = _item(holder, part, ".".join(parts[:depth]), change) if is_list else part
+        if not (is_list or isinstance(holder, dict)):
             raise UserError(f"--set {change}: {part!r} is inside a plain value; check the path")
-    parsed = yaml_file.parse(value, f"--set {change}")
-    if isinstance(at, list):
-        at[_item(at, last, ".".join(parents), change)] = parsed
-    elif isinstance(at, dict):
-        at[last] = parsed
-    else:
-        raise UserError(f"--set {change}: {last!r} is inside a plain value; check the path")
+        if depth == len(parts) - 1:
+            holder[key] = yaml_file.parse(value, f"--set {change}")
+        else:
+            holder = holder[key] if is_list else holder.setdefault(key, {})
 
 
 def _item(items: list[Any], index: str, path: str, change: str) -> int:
@@ -235,7 +233,8 @@ def _place(loc: tuple[Any, ...], root: type[Section]) -> _Place:
 
 def _line(place: str, problem: Any, root: type[Section]) -> str:
     """One pydantic error as text."""
-    kind, loc = problem["type"], problem["loc"]
+    kind = problem["type"]
+    loc = problem["loc"]
     at = _place(loc, root)
     where = f"{place}: {at.text}" if at.text else place
     what = "stage" if at.key == "stages" else at.key
@@ -244,7 +243,8 @@ def _line(place: str, problem: Any, root: type[Section]) -> str:
     if kind == "union_tag_not_found":
         return f"{where}.kind: missing; choose one: ({', '.join(sorted(at.choices))})"
     if kind == "extra_forbidden":
-        key, known = str(loc[-1]), _place(loc[:-1], root).keys
+        key = str(loc[-1])
+        known = _place(loc[:-1], root).keys
         ours = ALIASES.get(key.lower().replace("-", "_"))
         if ours in known:
             return f"{where}: no key {key!r}; did you mean {ours!r}?"
@@ -286,9 +286,12 @@ _EXPECTED = {
 
 def _wrong_type(problem: Any) -> str:
     """*fact; way out* of a value of another type than expected."""
-    value, (expected, way_out) = problem["input"], _EXPECTED[problem["type"]]
-    got = next((name for kind, (name, _) in ((dict, _MAPPING), (list, _LIST)) if isinstance(value, kind)), "")
-    fact = "no value" if value is None else f"{got or shown(value)} is not {expected}"
+    value = problem["input"]
+    expected, way_out = _EXPECTED[problem["type"]]
+    kinds: dict[type, str] = {dict: _MAPPING[0], list: _LIST[0]}
+    fact = f"{kinds.get(type(value)) or shown(value)} is not {expected}"
+    if value is None:
+        fact = "no value"
     return fact if _is_choice(problem) else f"{fact}; {way_out}"
 
 

@@ -25,24 +25,24 @@ def teacher(recorded: Recipe, asked: Teacher | None, student: str) -> Teacher:
     student: its name, for errors. Raises UserError for a recorded teacher that is a folder, a hub id or a
         file of embeddings.
     """
-    own = recorded.teacher
+    known = recorded.teacher
     if asked is not None:
-        names = [files.portable(str(each.model)) for each in (own, asked)]
-        if None in (own.model, asked.model) or names[0] != names[1]:
+        names = [files.portable(str(spec.model)) for spec in (known, asked)]
+        if None in (known.model, asked.model) or names[0] != names[1]:
             return asked
-        return own.model_copy(update={"model": asked.model, "revision": asked.revision or own.revision})
-    if own.model is None:
+        return known.model_copy(update={"model": asked.model, "revision": asked.revision or known.revision})
+    if known.model is None:
         raise UserError(
             f"adapt: {student} learned from precomputed embeddings, and new texts need a model; add --teacher"
         )
-    if not own.model.startswith("packaged:"):
-        revision = f" --revision {own.revision}" if own.revision else ""
-        fact = (
-            f"{student} names its teacher as {own.model!r}, and what comes with a student opens no other "
-            "folder and downloads nothing"
+    if not known.model.startswith("packaged:"):
+        revision = f" --revision {known.revision}" if known.revision else ""
+        raise UserError(
+            f"adapt: {student} names its teacher as {known.model!r}, and what comes with a "
+            "student opens no other folder and downloads nothing; if you trust that model, add "
+            f"--teacher {known.model}{revision}"
         )
-        raise UserError(f"adapt: {fact}; if you trust that model, add --teacher {own.model}{revision}")
-    return own
+    return known
 
 
 def check_confined(task: Rows, data: Path | None, place: str) -> None:
@@ -61,5 +61,5 @@ def check_confined(task: Rows, data: Path | None, place: str) -> None:
 
 def _leaves(text: str) -> bool:
     """Whether a relative path of this text would leave its folder, on any system or for an object store."""
-    outside = ("~", *(f"{each}://" for each in PROTOCOLS))
+    outside = ("~", *(f"{protocol}://" for protocol in PROTOCOLS))
     return files.leaves_folder(text) or text.startswith(outside)

@@ -4,11 +4,12 @@ documents, or what a label is of; and scores or a label where its table has them
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from edgedistill.errors import shown
+from edgedistill.files import Json
 from edgedistill.recipe.section import Location, Revision, Section
 
 DOCUMENTATION = "packaged:documentation"  # a name among files
@@ -269,6 +270,12 @@ class Rows(Table):
         """How many text columns the tables have."""
         return 2 if self.queries is not None else len(self.parts[0].columns) or 1
 
+    def of_split(self, name: Literal["dev", "test"]) -> Rows:
+        """The labelled rows of another split, in place of those to train on."""
+        split = getattr(self, name)
+        source = {"files": [split]} if self.dataset is None else {"split": split}
+        return self.model_copy(update=source)
+
     @property
     def width(self) -> int:
         """How many texts a row has, with the negatives that are added."""
@@ -293,8 +300,8 @@ class Rows(Table):
     def patterns(self) -> list[tuple[list[str], str]]:
         """(globs of files that are read, their key in this section)."""
         numbered = enumerate(self.tables)
-        found = [(self.files, "files"), *((part.files, f"tables[{at}].files") for at, part in numbered)]
-        return [(files, key) for files, key in found if files and DOCUMENTATION not in files]
+        patterns = [(self.files, "files"), *((part.files, f"tables[{at}].files") for at, part in numbered)]
+        return [(files, key) for files, key in patterns if files and DOCUMENTATION not in files]
 
     @model_validator(mode="after")
     def _whole(self) -> Rows:
@@ -359,13 +366,13 @@ class Rows(Table):
             raise ValueError("give either `dev` or `dev_rows`: one of them must select the weights")
 
 
-def row_sources(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def row_sources(stages: list[Json]) -> list[Json]:
     """For each stage that reads tables of its own a source, as records list them: `name` and `licence`; the
     number of rows is not recorded.
 
     stages: of a dumped recipe.
     """
-    found = []
+    sources = []
     for stage in stages:
         rows = stage.get("rows")
         if rows and not rows.get("queries") and not rows.get("label"):
@@ -374,5 +381,5 @@ def row_sources(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
             files += [table["dataset"] for table in tables if table.get("dataset")]
             licences = dict.fromkeys((rows.get("licences") or {}).values())
             name = f"rows of the stage {stage['name']}: {', '.join(files)}"
-            found.append({"name": name, "licence": ", ".join(licences) or None})
-    return found
+            sources.append({"name": name, "licence": ", ".join(licences) or None})
+    return sources

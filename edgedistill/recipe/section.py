@@ -64,7 +64,10 @@ LARGEST_VOCABULARY, LARGEST_BATCH, MOST_EPOCHS, MOST_LAYERS, WIDEST = 1_000_000,
 
 # What fields without narrower bounds hold: whole numbers that fit 32 bits, as seeds and counts have to;
 # numbers of a size that float32 can square. MOST_SORTED counts rows.
-LARGEST_WHOLE, LARGEST, SMALLEST, MOST_SORTED = 2**31 - 1, 1e9, 1e-18, 20_000_000
+LARGEST_WHOLE = 2**31 - 1
+LARGEST = 1e9
+SMALLEST = 1e-18
+MOST_SORTED = 20_000_000
 
 
 class Section(BaseModel):

@@ -300,10 +300,10 @@ class Bert(Transformer):
     def _consistent(self) -> Bert:
         if self.weights == "random" and (not isinstance(self.layers, int) or self.width is None):
             raise ValueError("random weights need `layers` (a number) and `width`")
-        given = [name for name in ("heads", "intermediate") if getattr(self, name) is not None]
-        if self.weights != "random" and given and self.width is None:
+        sizes = [name for name in ("heads", "intermediate") if getattr(self, name) is not None]
+        if self.weights != "random" and sizes and self.width is None:
             raise ValueError(
-                f"`{given[0]}` is defined by the weights; leave it out, or give a smaller `width`"
+                f"`{sizes[0]}` is defined by the weights; leave it out, or give a smaller `width`"
             )
         if self.reduced and self.pooling == "cls_pooler":
             raise ValueError(

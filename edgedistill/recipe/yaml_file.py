@@ -15,11 +15,14 @@ from typing import Any, ClassVar
 import yaml
 
 from edgedistill.errors import UserError, shown
+from edgedistill.files import Json
 
 LARGEST_BYTES = 1 << 18
 LARGEST_NUMBER = 1 << 63
 LONGEST_TEXT, LONGEST_NUMBER = 10_000, 400  # letters, digits
-MOST_VALUES, LONGEST_LIST, DEEPEST = 50_000, 10_000, 50
+MOST_VALUES = 50_000
+LONGEST_LIST = 10_000
+DEEPEST = 50
 MOST_PROBLEMS = 40  # listed of a file
 
 # Of a plain scalar: its tag, how it is written, the letters it starts with, its value.
@@ -43,7 +46,7 @@ SCALARS: tuple[Scalar, ...] = (
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (mypy knows it as an attribute of objects)
+    yaml_implicit_resolvers: Json = {}  # noqa: RUF012 (mypy knows it as an attribute of objects)
     yaml_constructors: ClassVar[dict[str | None, Any]] = {
         tag: make
         for tag, make in yaml.SafeLoader.yaml_constructors.items()
@@ -56,6 +59,9 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key that is not text", key.start_mark)
+            if key.value == "<<" and key.style is None:
+                fact = "the merge key <<, which YAML 1.2 does not have; write its keys out"
+                raise yaml.constructor.ConstructorError(None, None, fact, key.start_mark)
             if key.value in keys:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {shown(key.value)} a second time", key.start_mark
@@ -118,7 +124,8 @@ def dump(data: Any) -> str:
 
 def _problem(error: yaml.YAMLError) -> str:
     """What and where, without the excerpt and the name of the string it was read from."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
     if problem and "'\\t'" in problem:
         problem = "a tab, where spaces must indent"
     return (
@@ -141,29 +148,29 @@ def check_plain(data: Any, place: str) -> None:
         if isinstance(value, list | tuple | dict) and len(value) > LONGEST_LIST:
             yield f"{where or 'the recipe'}: {len(value):,} items; give at most {LONGEST_LIST:,}"
         elif isinstance(value, dict):
-            for key, each in value.items():
+            for key, item in value.items():
                 if isinstance(key, str):
                     yield from problems(key, where, depth + 1)
                     yield from problems(
-                        each,
+                        item,
                         f"{where}.{shown(key, quoted=False)}" if where else shown(key, quoted=False),
                         depth + 1,
                     )
                 else:
                     yield f"{where or 'the recipe'}: a key that is not text ({shown(key)}); put it in quotes"
         elif isinstance(value, list | tuple):
-            for at, each in enumerate(value):
-                yield from problems(each, f"{where}[{at}]", depth + 1)
+            for at, item in enumerate(value):
+                yield from problems(item, f"{where}[{at}]", depth + 1)
         elif fact := _no_plain_value(value):
             yield f"{where}: {fact}"
 
-    found = []
+    listed = []
     for problem in problems(data, "", 0):
-        found.append(f"{place}: {problem}")
-        if len(found) == MOST_PROBLEMS:
+        listed.append(f"{place}: {problem}")
+        if len(listed) == MOST_PROBLEMS:
             break
-    if found:
-        raise UserError(*found)
+    if listed:
+        raise UserError(*listed)
 
 
 def _no_plain_value(value: Any) -> str | None:

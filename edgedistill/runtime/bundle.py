@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgedistill import files, machine
-from edgedistill.errors import UserError, border, raise_failed
+from edgedistill.errors import CheckFailed, UserError, border, raise_failed
 from edgedistill.files import Json
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime import prompts as prompts_
@@ -93,6 +93,12 @@ class Bundle:
         side = (self._tokenizer.truncation or {}).get("direction", "right")
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.max_tokens, direction=side)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as its folder and its manifest's digest: the files are opened, and checked,
+        again."""
+        digest = manifests.digest(self.manifest)
+        return _opened_again, (self.folder.absolute(), digest, self.precision, self.threads, self._device)
 
     def __enter__(self) -> Self:
         return self
@@ -399,6 +405,10 @@ class MeanBundle(Bundle):
         spaces = [encoder.space for encoder in self._both]
         return None if None in spaces else files.cache_key(mean=spaces)[:16]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as the document encoder alone: the pair has the other."""
+        return self._both[0].__reduce__()
+
     def passages(self, text: str, role: str = "document") -> list[str]:
         """As of a bundle: the parts are read whole by both encoders."""
         document, query = self._both
@@ -449,6 +459,10 @@ class PairBundle(Bundle):
         self.prompts = Prompts("", query.prompts.query, document.prompts.document)
         self.dims = [dim for dim in query.dims if dim in document.dims]
         self.calibration = document.calibration
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as its encoders."""
+        return PairBundle, (self.folder.absolute(), self.manifest, *self.encoders)
 
     def of(self, role: str) -> Bundle:
         """The encoder of a role. Raises UserError for texts that are neither queries nor documents."""
@@ -583,6 +597,14 @@ def load(
     opened = kind_of(manifest)(folder, manifest, precision, threads, device)
     with tokenizer_check.readable(folder):
         opened._tokenizer.encode("a")  # a tokenizer whose parts do not fit together fails here
+    return opened
+
+
+def _opened_again(folder: Path, digest: str, precision: str, threads: int, device: str) -> Bundle:
+    """A bundle that was copied or pickled. Raises CheckFailed where its folder holds another one by now."""
+    opened = load(folder, precision, threads, device)
+    if manifests.digest(opened.manifest) != digest:
+        raise CheckFailed(f"{folder}: changed since it was opened; open it with edgedistill.load")
     return opened
 
 

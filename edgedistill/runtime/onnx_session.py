@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
+import os
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -86,6 +89,31 @@ class BundleSession:
         return CheckFailed(f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); {way_out}")
 
 
+_opened: weakref.WeakSet[onnxruntime.InferenceSession] = weakref.WeakSet()
+
+
+def _end_without_joining() -> None:
+    """Let this forked process end where it calls exit: onnxruntime's destructors would wait for threads that
+    only its parent has.
+
+    So no session is destroyed here, nor what the C library would destroy at exit: it calls what was
+    registered last first, which flushes the buffers and then ends the process with its status.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = (
+        "false"  # where it is on, tokenizers waits for threads of its parent too
+    )
+    for session in _opened:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+    process = ctypes.CDLL(None)
+    if hasattr(process, "on_exit"):  # glibc; elsewhere such a destructor does not wait
+        process.on_exit(process._exit, None)
+        process.__cxa_atexit(process.fflush, None, None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_without_joining)
+
+
 def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.InferenceSession:
     """Open a graph, its path or its bytes, on cpu, cuda or another provider of this onnxruntime. Operators
     that it has no kernel for run on the processor.
@@ -95,7 +123,9 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     """
     check_device(device)
     if device == "cpu":
-        return open_in_memory(graph, threads, SERVING)
+        session = open_in_memory(graph, threads, SERVING)
+        _opened.add(session)
+        return session
     provider = offered()[device]
     missing = ""
     if device == "cuda":  # from pip's nvidia packages, which no other path leads to

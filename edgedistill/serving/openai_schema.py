@@ -121,8 +121,12 @@ class RequestReader:
         self.check_model(request.model)
         if request.encoding_format == "base64" and request.dtype != "float":
             # which clients, as openai's, read as float32
-            fact = f"base64 is of float alone, and output_dtype is {request.dtype}"
-            raise Refusal(400, f"encoding_format: {fact}; send encoding_format float", "encoding_format")
+            raise Refusal(
+                400,
+                f"encoding_format: base64 is of float alone, and output_dtype is {request.dtype}; send "
+                "encoding_format float",
+                "encoding_format",
+            )
         param = "dimensions"
         try:
             dim = self.bundle.embedding_dim(request.dimensions)

@@ -9,7 +9,6 @@ __all__ = [
     "inputs",
     "load_models",
     "open_recipe",
-    "optimizers",
     "processes",
     "record",
     "resume",

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from edgedistill import files, run
+from edgedistill.files import Json
+from edgedistill.run import Weights
 from edgedistill.students.model_folder import opening
 
 FOLDER = "checkpoints"  # in the folder of the unfinished run
@@ -23,8 +24,8 @@ class Checkpoint(NamedTuple):
     """The position of a run as plain data (`state`), and groups of named tensors (`tensors`): weights,
     optimizer, random state."""
 
-    state: dict[str, Any]
-    tensors: dict[str, dict[str, Tensor]]
+    state: Json
+    tensors: dict[str, Weights]
 
 
 def save(partial: Path, checkpoint: Checkpoint) -> None:
@@ -40,12 +41,12 @@ def save(partial: Path, checkpoint: Checkpoint) -> None:
 
 def newest(partial: Path) -> Checkpoint | None:
     """The last checkpoint of the unfinished run in `partial`, or None."""
-    found = _all(partial)
-    if not found:
+    folders = _all(partial)
+    if not folders:
         return None
-    with opening(found[-1], "a damaged checkpoint", f"delete {partial} and train again"):
-        tensors = {path.stem: load_file(path) for path in sorted(found[-1].glob("*.safetensors"))}
-        return Checkpoint(files.read_json(found[-1] / "state.json"), tensors)
+    with opening(folders[-1], "a damaged checkpoint", f"delete {partial} and train again"):
+        tensors = {path.stem: load_file(path) for path in sorted(folders[-1].glob("*.safetensors"))}
+        return Checkpoint(files.read_json(folders[-1] / "state.json"), tensors)
 
 
 def exists(partial: Path) -> bool:
@@ -57,26 +58,27 @@ def _all(partial: Path) -> list[Path]:
     return sorted(p for p in (partial / FOLDER).glob("[0-9]*-*") if (p / "state.json").exists())
 
 
-def optimizer_state(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+def optimizer_state(optimizers: list[torch.optim.Optimizer]) -> Weights:
     """The state of optimizers: `NUMBER/PARAMETER/exp_avg` and so on, both counted from 0."""
-    found = dict[str, Tensor]()
+    state = Weights()
     for number, optimizer in enumerate(optimizers):
         for parameter, values in optimizer.state_dict()["state"].items():
-            found |= {f"{number}/{parameter}/{what}": value for what, value in values.items()}
-    return found
+            state |= {f"{number}/{parameter}/{what}": value for what, value in values.items()}
+    return state
 
 
-def load_optimizer(optimizers: list[torch.optim.Optimizer], saved: dict[str, Tensor]) -> None:
+def load_optimizer(optimizers: list[torch.optim.Optimizer], saved: Weights) -> None:
     """Give optimizers of the same parameters the state that `optimizer_state` returned."""
-    states: list[dict[int, dict[str, Tensor]]] = [{} for _ in optimizers]
+    states: list[dict[int, Weights]] = [{} for _ in optimizers]
     for key, value in saved.items():
         number, parameter, what = key.split("/")
-        states[int(number)].setdefault(int(parameter), {})[what] = value
+        entries = states[int(number)].setdefault(int(parameter), {})
+        entries[what] = value
     for optimizer, state in zip(optimizers, states, strict=True):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
-def random_state() -> dict[str, Tensor]:
+def random_state() -> Weights:
     """The state of torch's generators (numpy's and Python's own are not used)."""
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -84,7 +86,7 @@ def random_state() -> dict[str, Tensor]:
     return state
 
 
-def set_random_state(state: dict[str, Tensor]) -> None:
+def set_random_state(state: Weights) -> None:
     """Give torch's generators the state that `random_state` returned."""
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():

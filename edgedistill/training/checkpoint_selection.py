@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from edgedistill import files, recipe, run
 from edgedistill.evaluation import scoring
+from edgedistill.files import Json
+from edgedistill.run import Weights
 from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.trained_module import TrainedModule
@@ -26,14 +27,15 @@ class Selection:
         self, spec: recipe.Select, student: PreparedStudent, data: Path | None, folder: Path
     ) -> None:
         """The selected weights are written to `folder`, the unfinished run's."""
-        self.spec, self.prepared = spec, student
+        self.spec = spec
+        self.prepared = student
         self.suite = scoring.suite(spec.suite, data)
         self.file = folder / "best.safetensors"
         self.start_stage()
 
     def start_stage(self, student: nn.Module | None = None) -> None:
         """Forget the scores of the stage before: only a stage's own weights compete."""
-        self.best: dict[str, Any] = {"suite": self.spec.suite, "score": LOWEST, "stage": None, "step": 0}
+        self.best: Json = {"suite": self.spec.suite, "score": LOWEST, "stage": None, "step": 0}
         self.misses = 0
 
     def score(self, module: TrainedModule) -> float:
@@ -51,7 +53,7 @@ class Selection:
                 run.save_weights(module.student.state_dict(), temporary)
 
     @property
-    def selected(self) -> dict[str, Any] | None:
+    def selected(self) -> Json | None:
         """The entry `selected` of run.json; None before the first measurement."""
         return self.best if self.best["stage"] else None
 
@@ -60,6 +62,6 @@ class Selection:
         """Whether `patience` measurements in a row brought no gain."""
         return self.spec.patience is not None and self.misses >= self.spec.patience
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Weights:
         """The state dict of the selected weights."""
         return load_file(self.file)

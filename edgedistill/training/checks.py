@@ -38,18 +38,20 @@ def stage_rows(spec: recipe.Recipe, sources: TrainingSources, models: Models) ->
     no text to train on, views without their file, `targets` that cannot be made of embeddings of their
     teachers' dimensions or be fitted on so many texts.
     """
-    problems, found, texts = Problems(), list[StageRows](), sources.texts
+    problems = Problems()
+    rows = list[StageRows]()
+    texts = sources.texts
     with problems.collect():
         if spec.targets is not None:
             targets.check(spec.targets, models.teacher.dims, texts.training_count)
     for stage in distillation_stages(spec):
         with problems.collect():
-            found.append(_rows_of(stage, sources))
+            rows.append(_rows_of(stage, sources))
     problems.raise_any()
-    return found
+    return rows
 
 
-def _rows_of(stage: NumberedStage[recipe.Stage], sources: TrainingSources) -> StageRows:
+def _rows_of(stage: NumberedStage, sources: TrainingSources) -> StageRows:
     rows = sources.texts if stage.spec.rows is None else sources.of_stage(f"{stage.place}.rows")
     count = len(rows.training_rows(stage.spec.tables))
     if count == 0:
@@ -62,7 +64,7 @@ def check_device(spec: recipe.Recipe, device: str) -> None:
     """Raise UserError where a teacher is to embed in int8 on a CUDA device (auto, cpu or cuda)."""
     if device == "cpu" or not (spec.distilling or spec.targets) or not torch.cuda.is_available():
         return
-    named = [place for place, each in named_teachers(spec) if each.dtype == "int8"]
+    named = [place for place, teacher in named_teachers(spec) if teacher.dtype == "int8"]
     if named:
         raise UserError(*(f"{place}.dtype: {NOT_ON_CUDA}" for place in named))
 
@@ -72,18 +74,22 @@ def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Mode
     cannot truncate them."""
     target_dims = spec.targets.dims if spec.targets else models.teacher.dims
     for stage in distillation_stages(spec):
-        place, match = f"{stage.place}.objective", stage.spec.match or recipe.Match()
+        place = f"{stage.place}.objective"
+        match = stage.spec.match or recipe.Match()
         dims = models.taught.dims if match.of == "assistant" else target_dims
         width = kinds.dims(student.module)
         if student.drops_head:
             width = getattr(spec.student, "dims", None) or target_dims
         if match.layer == "embeddings":
             bare: Any = student.module
-            width, dims = int(bare.model.config.hidden_size), assistants.embedding_layer(models.taught).dims
+            width = int(bare.model.config.hidden_size)
+            dims = assistants.embedding_layer(models.taught).dims
         objectives.check_dimensions(stage.spec.objective, width, dims, place)
         if stage.spec.objective.cuts and student.drops_head:
-            fact = "matryoshka truncates the student's own embeddings, not a head that is dropped"
-            raise UserError(f"{place}: {fact}; choose another objective, or keep the head")
+            raise UserError(
+                f"{place}: matryoshka truncates the student's own embeddings, not a head that is "
+                "dropped; choose another objective, or keep the head"
+            )
 
 
 def check_languages(spec: recipe.Recipe) -> None:
@@ -95,15 +101,16 @@ def check_languages(spec: recipe.Recipe) -> None:
     languages = spec.rows.languages_of_tables if spec.rows is not None else []
     if spec.select is None:
         return
-    of = {each: re.split(r"[^a-z]+", each.lower())[0] for each in languages}  # zh-CN is zh
-    known = scoring.languages(spec.select.suite) & set(of.values()) or {"en"}
-    unseen = [each for each in of if of[each] not in known and each not in spec.select.languages_without_dev]
+    codes = {language: re.split(r"[^a-z]+", language.lower())[0] for language in languages}  # zh-CN is zh
+    known = scoring.languages(spec.select.suite) & set(codes.values()) or {"en"}
+    unseen = [
+        language
+        for language in codes
+        if codes[language] not in known and language not in spec.select.languages_without_dev
+    ]
     if unseen:
-        fact = (
-            f"{', '.join(unseen)}: no task of the suite {spec.select.suite} is in these languages, so "
-            "nothing selects for them"
+        raise UserError(
+            f"rows.languages: {', '.join(unseen)}: no task of the suite {spec.select.suite} is in "
+            "these languages, so nothing selects for them; choose another suite, or accept that "
+            f"with select.languages_without_dev: [{', '.join(unseen)}]"
         )
-        way_out = (
-            f"choose another suite, or accept that with select.languages_without_dev: [{', '.join(unseen)}]"
-        )
-        raise UserError(f"rows.languages: {fact}; {way_out}")

@@ -4,53 +4,70 @@ student, and the student with it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy import ndarray
 from safetensors.torch import load_file
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files, recipe, run
-from edgedistill.data import labelled_tasks, transfer_set
-from edgedistill.data.labelled_tasks import LabelledRows, LabelledTask
+from edgedistill.data import labelled_tasks
+from edgedistill.data.labelled_tasks import LabelledTask
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
+from edgedistill.evaluation.suites import labelled_task
+from edgedistill.files import Json
+from edgedistill.run import Weights
+from edgedistill.runtime import batching
 from edgedistill.session import Session
 from edgedistill.students import classifier, kinds
 from edgedistill.students.classifier import Classifier
 from edgedistill.teacher.assistant import run_hashes
 from edgedistill.training import checkpoint
 from edgedistill.training.checkpoint_selection import LOWEST, Selection
-from edgedistill.training.initial_student.prepared_student import PreparedStudent
+from edgedistill.training.initial_student.prepared_student import PreparedStudent, StudentTokenizer
+from edgedistill.training.inputs import batches
 from edgedistill.training.inputs.batches import Batches
-from edgedistill.training.inputs.labelled_rows import LabelledTokens, digest, logits, tokenized
 from edgedistill.training.inputs.stage_targets import StageTargets
 from edgedistill.training.stage_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, stage_seed, steps
 from edgedistill.training.trained_module import TrainedModule
 
+TOKENS_PER_BATCH = 4_096  # padding included, where nothing is trained
+
 
 @dataclass(frozen=True)
 class LabelledStage:
-    """A fine-tuning stage and what it names, opened.
+    """A fine-tuning stage and what it names, opened; its `attempts` are the stage at each of its learning
+    rates.
 
     It starts from the student of the run `start`, and the run `teacher` labels its rows, where it names them.
     The tagger gives the parts of speech for its transfer set, where it has one. It trains on so many rows;
     with a transfer set, that is the most there can be.
     """
 
-    stage: NumberedStage[recipe.Finetune]
+    spec: recipe.Finetune
+    attempts: list[NumberedStage]
     task: LabelledTask
     start: run.Run | None
     teacher: run.Run | None
-    tagger: transfer_set.Tagger | None
+    tagger: labelled_tasks.Tagger | None
     rows: int
 
     @property
-    def spec(self) -> recipe.Finetune:
-        return self.stage.spec
+    def number(self) -> int:
+        return self.attempts[0].number
+
+    @property
+    def place(self) -> str:
+        """Its name in error messages."""
+        return self.attempts[0].place
 
     @property
     def samples(self) -> int:
@@ -58,43 +75,33 @@ class LabelledStage:
         texts = steps(self.spec, self.rows) * self.spec.batch * len(self.spec.rows.columns)
         return texts * len(self.spec.rates)
 
-    @property
-    def objective(self) -> recipe.CrossEntropy:
-        """What it minimizes."""
-        return self.spec.objective(len(self.task.labels))
-
-    def new_classifier(self, student: torch.nn.Module) -> Classifier:
+    def new_classifier(self, student: nn.Module) -> Classifier:
         """A randomly initialized head for the task behind a student."""
-        of = self.objective
-        return Classifier(student, kinds.dims(student), of.labels, of.pair, of.hidden)
-
-    @property
-    def attempts(self) -> list[NumberedStage[recipe.Stage]]:
-        """The stage at each of its learning rates."""
-        key = "learning_rates" if self.spec.learning_rates else "learning_rate"
-        stages = [self.spec.attempt(rate, len(self.task.labels)) for rate in self.spec.rates]
-        return [
-            NumberedStage(stage, self.stage.number, self.stage.seed, number, key)
-            for number, stage in enumerate(stages)
-        ]
+        labels = len(self.task.labels)
+        return Classifier(student, kinds.dims(student), labels, self.task.pair, self.spec.hidden)
 
 
 def open_stage(spec: recipe.Recipe, section: recipe.Finetune, session: Session) -> LabelledStage:
     """Raises UserError where something that the stage names is missing or does not fit: rows, a start, the
     task's teacher, a tagger, a batch."""
     number = len(spec.stages) - 1
-    stage = NumberedStage(section, number, stage_seed(spec.seed, number))
-    place = stage.place
+    place = f"stages[{number}]"
     start = _open_start(spec, Path(section.start), f"{place}.start") if section.start is not None else None
-    task = labelled_tasks.read_task(section.rows, session.data, spec.seed, section.fraction, f"{place}.rows")
-    teacher, tagger, rows = None, None, len(task.train.items)
+    task = labelled_tasks.open_task(section.rows, session, spec.seed, section.fraction, f"{place}.rows")
+    teacher = None
+    tagger = None
+    rows = len(task.train)
     if section.teacher is not None:
         teacher = _open_teacher(section.teacher, task, f"{place}.teacher")
     if section.augment is not None:
-        tagger = transfer_set.tagger(section.augment, f"{place}.augment")
-        rows = transfer_set.most_rows(section.augment, task.train.items)
-    _check_batch(stage, rows)
-    return LabelledStage(stage, task, start, teacher, tagger, rows)
+        tagger = labelled_tasks.tagger(section.augment, f"{place}.augment")
+        rows = labelled_tasks.most_rows(section.augment, task.train)
+    _check_batch(section.batch, rows, place)
+    seed = stage_seed(spec.seed, number)
+    key = "learning_rates" if section.learning_rates else "learning_rate"
+    stages = [section.attempt(rate, len(task.labels)) for rate in section.rates]
+    attempts = [NumberedStage(stage, number, seed, at, key) for at, stage in enumerate(stages)]
+    return LabelledStage(section, attempts, task, start, teacher, tagger, rows)
 
 
 def _open_start(spec: recipe.Recipe, folder: Path, place: str) -> run.Run:
@@ -117,32 +124,61 @@ def _open_teacher(spec: recipe.TaskTeacher, task: LabelledTask, place: str) -> r
             "finetune"
         )
     pair = opened.head_shape["pair"]
-    if opened.labels != task.labels or pair != (len(task.train.items[0]) == 2):
-        of_run = f"{', '.join(opened.labels)} for {'pairs' if pair else 'texts'}"
+    if opened.labels != task.labels or pair != task.pair:
         raise UserError(
-            f"{place}: {spec.run} has the labels {of_run}, this task {', '.join(task.labels)}; give a "
-            "teacher of this task"
+            f"{place}: {spec.run} has the labels {', '.join(opened.labels)} for "
+            f"{'pairs' if pair else 'texts'}, this task {', '.join(task.labels)}; give a teacher "
+            "of this task"
         )
     return opened
 
 
-def _check_batch(stage: NumberedStage[recipe.Finetune], rows: int) -> None:
-    if stage.spec.batch > rows:
-        raise UserError(
-            f"{stage.place}.batch: {stage.spec.batch:,} of a task of {rows:,} training rows; lower it"
-        )
+def _check_batch(batch: int, rows: int, place: str) -> None:
+    if batch > rows:
+        raise UserError(f"{place}.batch: {batch:,} of a task of {rows:,} training rows; lower it")
 
 
 def mask_token(labelled: LabelledStage, tokenizer: PreTrainedTokenizerBase) -> str:
     """What replaces a masked word. Raises UserError where words are masked and the tokenizer has no mask
     token."""
-    augment, mask = labelled.spec.augment, tokenizer.mask_token
+    augment = labelled.spec.augment
+    mask = tokenizer.mask_token
     if augment is not None and augment.mask and mask is None:
         raise UserError(
-            f"{labelled.stage.place}.augment.mask: the student's tokenizer has no mask token; set mask: 0, "
+            f"{labelled.place}.augment.mask: the student's tokenizer has no mask token; set mask: 0, "
             "or choose another tokenizer"
         )
     return str(mask)
+
+
+def logits(module: Callable[..., Tensor], labels: int, rows: Batches, device: torch.device) -> ndarray:
+    """Logits (n, labels) float32 of every row, by the module as it is."""
+    out = np.empty((rows.rows, labels), np.float32)
+    lengths = np.maximum(rows.lengths(np.arange(rows.rows)), 1)
+    with torch.inference_mode():
+        for part in batching.longest_first(lengths.tolist(), TOKENS_PER_BATCH):
+            columns = rows.columns(np.asarray(part))
+            arrays = [torch.from_numpy(array).to(device) for column in columns for array in column]
+            out[part] = module(*arrays).float().cpu().numpy()
+    return out
+
+
+class Split(NamedTuple):
+    """A split that a classifier is scored on, and its token ids."""
+
+    rows: Rows
+    tokens: Batches
+
+    @classmethod
+    def of(cls, rows: Rows, student: PreparedStudent, session: Session) -> Split:
+        """As the student reads it."""
+        return cls(rows, batches.of_rows(rows, student.limited_tokenizer, session))
+
+    def scores(self, module: Callable[..., Tensor], device: torch.device) -> dict[str, float]:
+        """Accuracy and F1 of a module in eval mode."""
+        labels = self.rows.label_names
+        predicted = logits(module, len(labels), self.tokens, device).argmax(1)
+        return labelled_task.scores(predicted, self.rows.labels, labels)
 
 
 class LabelSelection(Selection):
@@ -152,23 +188,24 @@ class LabelSelection(Selection):
     def __init__(
         self,
         labelled: LabelledStage,
-        batches: Batches,
-        dev: LabelledTokens,
+        rows: int,
+        dev: Split,
+        inputs: str,
         before: Selection | None,
         running: RunInProgress,
     ) -> None:
-        """`before` is the selection of the stages before, whose result is kept with this one's."""
-        spec, self.dev, self.before, self.running = labelled.spec, dev, before, running
-        most = steps(spec, batches.rows)
-        every = min(most, spec.every or max(1, batches.rows // spec.batch))
+        """For so many training rows; `inputs` is the key of what is read. `before` is the selection of the
+        stages before, whose result is kept with this one's."""
+        spec = labelled.spec
+        self.dev = dev
+        self.before = before
+        self.running = running
+        every = min(steps(spec, rows), spec.every or max(1, rows // spec.batch))
         self.spec = recipe.Select(suite=f"dev {spec.metric}", every=every, patience=spec.patience)
         self.metric = spec.metric
-        self.rates = {each.spec.name: each.spec.learning_rate for each in labelled.attempts}
+        self.rates = {stage.spec.name: stage.spec.learning_rate for stage in labelled.attempts}
         self.file = running.folder / "best.classifier.safetensors"
         self.initial = running.folder / "initial.safetensors"
-        inputs = digest(
-            [*batches.sides, *dev.sides], [batches.targets.labels, batches.targets.logits, dev.gold]
-        )
         self.best = {"score": LOWEST, "inputs": inputs, "of_rates": {}}
         self.misses = 0
 
@@ -176,19 +213,19 @@ class LabelSelection(Selection):
         """Take over what a killed run had measured. Where its rows have changed since, all learning rates are
         tried again, from the stage `number` on. Returns the run and how many stages are done."""
         state = running.resumed.state if running.resumed is not None else {}
-        found = (state.get("selection") or {}).get("best", {})
-        if "of_rates" not in found:
+        best = (state.get("selection") or {}).get("best", {})
+        if "of_rates" not in best:
             return running, done
         if self.before is not None:
-            self.before.best = found["before"]
-        if found["inputs"] == self.best["inputs"]:
-            self.best = found
+            self.before.best = best["before"]
+        if best["inputs"] == self.best["inputs"]:
+            self.best = best
             return running, done
-        running.metrics.truncate(found["metrics_bytes"])
-        running.metrics.stages = found["stages"]
+        running.metrics.truncate(best["metrics_bytes"])
+        running.metrics.stages = best["stages"]
         return replace(running, resumed=None), number
 
-    def start_stage(self, student: torch.nn.Module | None = None) -> None:
+    def start_stage(self, student: nn.Module | None = None) -> None:
         """Give the student the weights that every learning rate starts from: those it has at the first."""
         self.misses = 0
         if student is None:
@@ -205,16 +242,17 @@ class LabelSelection(Selection):
         """The classifier's score on the dev rows."""
         head: Any = module.objective.eval()
 
-        def logits(*columns: torch.Tensor) -> torch.Tensor:
+        def classify(*columns: Tensor) -> Tensor:
             texts = zip(columns[::2], columns[1::2], strict=True)
             return head.logits(*(module.student(ids, mask) for ids, mask in texts))
 
-        self.scores = self.dev.scores(logits, self.running.accelerator.device)
+        self.scores = self.dev.scores(classify, self.running.accelerator.device)
         return self.scores[self.metric]
 
     def keep(self, module: TrainedModule, score: float, stage: str, step: int) -> None:
         """Keep the weights of student and head when this score is the highest."""
-        rate, of_rates = self.rates[stage], self.best["of_rates"]
+        rate = self.rates[stage]
+        of_rates = self.best["of_rates"]
         highest = of_rates.get(f"{rate:g}", LOWEST)
         self.misses = 0 if score > highest else self.misses + 1
         of_rates[f"{rate:g}"] = max(highest, score)
@@ -223,10 +261,10 @@ class LabelSelection(Selection):
             with files.new_file(self.file) as temporary:
                 run.save_weights(module.state_dict(), temporary)
 
-    def weights(self, part: str = "student.") -> dict[str, torch.Tensor]:
+    def weights(self, part: str = "student.") -> Weights:
         """The state dict of the selected student or, of `objective.`, its head."""
-        found = load_file(self.file)
-        return {name.removeprefix(part): value for name, value in found.items() if name.startswith(part)}
+        weights = load_file(self.file)
+        return {name.removeprefix(part): value for name, value in weights.items() if name.startswith(part)}
 
 
 @dataclass(frozen=True)
@@ -237,86 +275,94 @@ class Finetuning:
     batches: Batches
     selection: LabelSelection
 
-    def finish(self, student: PreparedStudent, running: RunInProgress) -> dict[str, Any]:
+    def finish(self, student: PreparedStudent, running: RunInProgress) -> Json:
         """Write the files that make a run a classifier's. Returns the entries `parameters` and `task` of
         run.json. The test split is measured here, once, and nowhere else."""
-        labelled, task, best = self.labelled, self.labelled.task, self.selection.best
+        labelled = self.labelled
+        task = self.labelled.task
+        best = self.selection.best
         module = labelled.new_classifier(student.module)
         module.load_state_dict(self.selection.weights("objective."), strict=False)
         _write_classifier(running.folder, module, task.labels)
-        test, device = None, running.accelerator.device
+        splits = {"train": task.train, "dev": task.dev}
+        measured = {"dev": best["dev"], "test": None}
         if task.test is not None:
-            test = _split(task.test, task, student).scores(module.to(device).eval(), device)
-        parts = {"train": task.train, "dev": task.dev} | ({} if task.test is None else {"test": task.test})
-        for name, scores in (("dev", best["dev"]), ("test", test)):
+            device = running.accelerator.device
+            splits["test"] = task.test
+            test = Split.of(task.test, student, running.session)
+            measured["test"] = test.scores(module.to(device).eval(), device)
+        for name, scores in measured.items():
             if scores is not None:
                 running.session.log(f"{name}: accuracy {scores['accuracy']:.4f}, F1 {scores['f1']:.4f}")
-        ended = running.metrics.stages[labelled.stage.number :]
+        ended = running.metrics.stages[labelled.number :]
         tried = zip(labelled.spec.rates, ended, best["of_rates"].values(), strict=True)
-        found = {
+        entry = {
             "labels": task.labels,
-            "rows": {name: labelled_tasks.summary(part) for name, part in parts.items()},
-            "augmented": self.batches.rows - len(task.train.labels),
+            "rows": {
+                name: {"rows": len(split), "labels": split.label_counts} for name, split in splits.items()
+            },
+            "augmented": self.batches.rows - len(task.train),
             "measure": labelled.spec.metric,
             "chosen": {key: best[key] for key in ("rate", "step")},
             "tried": [{"rate": rate, "steps": stage["steps"], "dev": dev} for rate, stage, dev in tried],
-            "dev": best["dev"],
-            "test": test,
+            **measured,
         }
         counts = classifier.parameters(kinds.parameters(student.module), module)
-        return {"parameters": counts, "task": found}
+        return {"parameters": counts, "task": entry}
 
 
 def prepared(
     labelled: LabelledStage, student: PreparedStudent, before: Selection | None, running: RunInProgress
 ) -> Finetuning:
-    """The stage with its rows; the task's teacher labels them where it has not yet."""
-    batches = _training_rows(labelled, student, running)
-    _check_batch(labelled.stage, batches.rows)
-    dev = _split(labelled.task.dev, labelled.task, student)
-    return Finetuning(labelled, batches, LabelSelection(labelled, batches, dev, before, running))
+    """The stage with its rows, and with `augment` those of the transfer set; the task's teacher labels them
+    where it has not yet."""
+    spec = labelled.spec
+    task = labelled.task
+    session = running.session
+    rows = task.train
+    first = labelled.attempts[0]
+    if spec.augment is not None and labelled.tagger is not None:
+        mask = mask_token(labelled, student.tokenizer)
+        place = f"{first.place}.augment"
+        rows = labelled_tasks.augmented(spec.augment, rows, mask, first.seed, labelled.tagger, session, place)
+    targets = StageTargets(labels=rows.labels)
+    hashes = None
+    if labelled.teacher is not None:
+        hashes = run_hashes(labelled.teacher)
+        taught = _teacher_logits(labelled.teacher, hashes, rows, f"{first.place}.teacher", running)
+        labels = np.concatenate([rows.labels, taught[len(rows.labels) :].argmax(1)])
+        targets = StageTargets(labels=labels, logits=taught)
+    whole = batches.of_stage(first, rows, student.limited_tokenizer, session)
+    _check_batch(spec.batch, whole.rows, first.place)
+    inputs = files.cache_key(train=rows.fingerprint, dev=task.dev.fingerprint, teacher=hashes)
+    dev = Split.of(task.dev, student, session)
+    selection = LabelSelection(labelled, whole.rows, dev, inputs, before, running)
+    return Finetuning(labelled, replace(whole, targets=targets), selection)
 
 
-def _split(part: LabelledRows, task: LabelledTask, student: PreparedStudent) -> LabelledTokens:
-    sides = tokenized(part.items, student.tokenizer, student.prompt, student.max_tokens)
-    return LabelledTokens(sides, task.label_ids(part), task.labels)
+def _teacher_logits(
+    teacher: run.Run, hashes: dict[str, str], rows: Rows, place: str, running: RunInProgress
+) -> ndarray:
+    """The logits (n, C) of a task's teacher, kept beside the checkpoints."""
+    key = files.cache_key(run=hashes, rows=rows.fingerprint)
+    kept = running.folder / checkpoint.FOLDER / f"logits-{key}.npy"
+    if not kept.exists():
+        session = running.session
+        device = running.accelerator.device
+        session.log(f"{place}: logits of {len(rows):,} items")
+        tokenizer = StudentTokenizer(teacher.tokenizer(), teacher.max_tokens, teacher.prompts)
+        tokens = batches.of_rows(rows, tokenizer, session)
+        with files.new_file(kept) as temporary:
+            np.save(temporary, logits(teacher.classifier().to(device), len(teacher.labels), tokens, device))
+    taught: ndarray = np.load(kept)
+    return taught
 
 
 def _write_classifier(folder: Path, module: Classifier, labels: list[str]) -> None:
     """Write the files that make a run a classifier's: task.json and head.safetensors."""
     shape = {"labels": labels, "pair": module.pair, "hidden": module.hidden.out_features}
     files.write_json(folder / run.HEAD_SHAPE, shape)
+    weights = module.state_dict()
+    head = {name: value for name, value in weights.items() if not name.startswith("encoder.")}
     with files.new_file(folder / run.HEAD_WEIGHTS) as temporary:
-        weights = {
-            name: value for name, value in module.state_dict().items() if not name.startswith("encoder.")
-        }
-        run.save_weights(weights, temporary)
-
-
-def _training_rows(labelled: LabelledStage, student: PreparedStudent, running: RunInProgress) -> Batches:
-    """The task's training rows; with `augment` followed by the transfer set, which the task's teacher
-    labels."""
-    spec, items = labelled.spec, list(labelled.task.train.items)
-    labels, of_teacher = labelled.task.label_ids(labelled.task.train), None
-    if spec.augment is not None and labelled.tagger is not None:
-        mask, before = mask_token(labelled, student.tokenizer), len(items)
-        items += transfer_set.transfer_set(spec.augment, items, mask, labelled.stage.seed, labelled.tagger)
-        running.session.log(
-            f"{labelled.stage.place}.augment: {len(items) - before:,} new items from {before:,}"
-        )
-    if labelled.teacher is not None:
-        teacher, device = labelled.teacher, running.accelerator.device
-        sides = tokenized(items, teacher.tokenizer(), teacher.prompt, teacher.max_tokens)
-        module = teacher.classifier()
-        key = files.cache_key(run=run_hashes(teacher), tokens=digest(sides))
-        kept = running.folder / checkpoint.FOLDER / f"logits-{key}.npy"
-        if not kept.exists():
-            running.session.log(f"{labelled.stage.place}.teacher: logits of {len(items):,} items")
-            with files.new_file(kept) as temporary:
-                np.save(temporary, logits(module.to(device), len(teacher.labels), sides, device))
-        of_teacher = np.load(kept)
-        labels = np.concatenate([labels, of_teacher[len(labels) :].argmax(1)])
-    max_tokens = min(spec.max_tokens, student.max_tokens)
-    sides = tokenized(items, student.tokenizer, student.prompt, max_tokens)
-    index = np.tile(np.arange(len(items))[:, None], len(sides))
-    return Batches(index, sides, max_tokens, StageTargets(labels=labels, logits=of_teacher))
+        run.save_weights(head, temporary)

@@ -50,7 +50,8 @@ class Models:
 def open_models(spec: recipe.Recipe, session: Session) -> Models:
     """The models that a recipe names. Raises one UserError with every model or file that is not found or does
     not fit."""
-    problems, named = Problems(), spec.assistant
+    problems = Problems()
+    named = spec.assistant
     teacher = problems.tried(lambda: _open_teacher(spec, session))
     assistant = problems.tried(
         lambda: None if named is None else assistants.open_assistant(named, session=session)
@@ -70,14 +71,14 @@ def _open_teacher(spec: recipe.Recipe, session: Session) -> AnyTeacher:
 
 def open_weights(student: recipe.Student) -> NamedWeights | None:
     """The model whose layers the student starts from, where the recipe names it by itself."""
-    own = ("random", "teacher", "assistant")
-    if not isinstance(student, recipe.Transformer) or student.weights in own:
+    keywords = ("random", "teacher", "assistant")
+    if not isinstance(student, recipe.Transformer) or student.weights in keywords:
         return None
     named = recipe.Teacher(model=student.weights, revision=student.revision)
-    found = resolve.resolve(student.weights)
-    if isinstance(found, resolve.RunFolder):
+    source = resolve.resolve(student.weights)
+    if isinstance(source, resolve.RunFolder):
         return NamedWeights(named, assistants.open_assistant(recipe.Teacher(model=student.weights)))
-    return NamedWeights(named, resolve.model_files(found, student.revision, "student.weights"))
+    return NamedWeights(named, resolve.model_files(source, student.revision, "student.weights"))
 
 
 def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
@@ -91,8 +92,10 @@ def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:
     """The teacher model, which the recipe key `place` needs. Raises UserError where the teacher is a file of
     precomputed embeddings."""
     if isinstance(teacher, precomputed_embeddings.PrecomputedEmbeddings):
-        fact = f"the teacher is a file of embeddings ({teacher.path.name}) and has no model"
-        raise UserError(f"{place}: {fact}; choose another source")
+        raise UserError(
+            f"{place}: the teacher is a file of embeddings ({teacher.path.name}) and has no "
+            "model; choose another source"
+        )
     return teacher
 
 

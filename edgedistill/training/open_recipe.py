@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgedistill import files, recipe, run
+from edgedistill import recipe, run
 from edgedistill.data.rows import Rows
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import Problems
@@ -59,14 +59,14 @@ class Opened(Sources):
     def warnings(self) -> list[str]:
         """What is allowed but probably not meant, one line each: an unusual share of held-out texts, a batch
         larger than the corpus."""
-        found = [] if self.texts is None else _held_out_warnings(self.texts)
+        warnings = [] if self.texts is None else _held_out_warnings(self.texts)
         for number, (stage, ahead) in enumerate(zip(self.spec.distilling, self.stages, strict=True)):
             if stage.batch > ahead.training:
                 fact = f"{stage.batch:,} rows, but only {ahead.training:,} to train on"
-                found.append(
+                warnings.append(
                     f"stages[{number}].batch: {fact}, so every batch repeats some; lower it, or add texts"
                 )
-        return found
+        return warnings
 
 
 def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = None) -> Opened:
@@ -77,7 +77,9 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
     shape. Raises one UserError with every problem that training would raise before its first step, but for
     `skip_longer_than`, which needs the whole corpus tokenized.
     """
-    problems, student, labelled = Problems(), None, None
+    problems = Problems()
+    labelled = None
+    student: PreparedStudent
     with problems.collect():
         checks.check_languages(spec)
     if spec.finetuning is not None:
@@ -87,22 +89,21 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
             return _started(spec, labelled, labelled.start, folder)
         if spec.finetuning.start is not None:
             problems.raise_any()
-    found = _sources(spec, session, problems)
-    models, texts = found.models, found.texts
-    if models is not None and (texts is not None or not _reads_rows(spec)):
+    sources = _sources(spec, session, problems)
+    models = sources.models
+    texts = sources.texts
+    if models is not None and (texts is not None or not spec.reads_rows):
         with problems.collect():
-            if not spec.student.trained:
-                student = _teacher_itself(spec, models, folder)
+            if spec.student.trained:
+                student = _new_student(spec, models, texts, session, None if problems.found else folder)
             else:
-                written = folder if not problems.found else None
-                student = _new_student(spec, models, texts, session, written)
+                student = _teacher_itself(spec, models, folder)
     problems.raise_any()
-    assert student is not None
     if labelled is not None:
         if not spec.student.trained:
             student = replace(student, tokenizer=tokenizer_files.from_the_start(student.tokenizer))
         finetuning.mask_token(labelled, student.tokenizer)  # raises
-    return Opened(spec, models, texts, found.stages, student, labelled)
+    return Opened(spec, models, texts, sources.stages, student, labelled)
 
 
 def _started(
@@ -113,33 +114,30 @@ def _started(
     earlier = finished_student.earlier(start)
     student = replace(PreparedStudent.of(start), earlier=earlier, model_folder=whole)
     finetuning.mask_token(labelled, student.tokenizer)  # raises
-    if folder is not None and not (folder / "tokenizer").exists():
-        with files.new_folder(folder / "tokenizer") as temporary:
-            tokenizer_files.save_tokenizer(student.tokenizer, temporary)
+    student_tokenizer.keep(student.tokenizer, folder)
     return Opened(spec, None, None, [], student, labelled)
 
 
 def open_sources(spec: recipe.Recipe, session: Session) -> Sources:
     """Open what a recipe's teachers embed, without a student. Raises UserError as `open_recipe`."""
     problems = Problems()
-    found = _sources(spec, session, problems)
+    sources = _sources(spec, session, problems)
     problems.raise_any()
-    return found
-
-
-def _reads_rows(spec: recipe.Recipe) -> bool:
-    return spec.rows is not None and spec.reads_rows
+    return sources
 
 
 def _sources(spec: recipe.Recipe, session: Session, problems: Problems) -> Sources:
     """Models and texts; what has a problem is left out."""
-    models, sources, texts, stages = None, None, None, list[checks.StageRows]()
+    models = None
+    sources = None
+    texts = None
+    stages = list[checks.StageRows]()
     with problems.collect():
         checks.check_device(spec, session.device)
     with problems.collect():
         models = open_models(spec, session)
     with problems.collect():
-        if _reads_rows(spec):
+        if spec.reads_rows:
             sources = TrainingSources.of_recipe(spec, session)
             texts = sources.texts
     if models is not None and sources is not None and texts is not None:
@@ -156,9 +154,7 @@ def _teacher_itself(spec: recipe.Recipe, models: Models, folder: Path | None) ->
     if spec.targets is not None:
         dims = spec.targets.dims
         module = module.followed_by(Affine(np.ones((teacher.dims, dims)), np.zeros(dims)))
-    if folder is not None and not (folder / "tokenizer").exists():
-        with files.new_folder(folder / "tokenizer") as temporary:
-            tokenizer_files.save_tokenizer(teacher.tokenizer, temporary)
+    student_tokenizer.keep(teacher.tokenizer, folder)
     shape = teachers.teacher_shape(spec.student, teacher)
     return PreparedStudent(module, shape, teacher.tokenizer, model_folder=teacher.folder)
 
@@ -186,11 +182,16 @@ def _new_student(
 
 
 def _held_out_warnings(corpus: Rows) -> list[str]:
-    held_out, training = len(corpus.held_out), corpus.training_count
+    held_out = len(corpus.held_out)
+    training = corpus.training_count
     if held_out == 0:
-        fact = "no text is held out, so `bench` cannot measure the agreement with the teacher on unseen texts"
-        return [f"rows.held_out: {fact}; hold some out, such as 1000"]
+        return [
+            "rows.held_out: no text is held out, so `bench` cannot measure the agreement with "
+            "the teacher on unseen texts; hold some out, such as 1000"
+        ]
     if held_out > LARGEST_HELD_OUT_SHARE * (held_out + training):
-        fact = f"{held_out:,} of {held_out + training:,} texts are held out, which leaves {training:,}"
-        return [f"rows.held_out: {fact} to train on; lower it, or add texts"]
+        return [
+            f"rows.held_out: {held_out:,} of {held_out + training:,} texts are held out, which "
+            f"leaves {training:,} to train on; lower it, or add texts"
+        ]
     return []

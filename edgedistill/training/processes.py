@@ -41,24 +41,24 @@ class Processes:
         if self.count == 1:
             return embed(ids, mask)
         if len(ids) < self.count:  # the first alone learns from them
-            found = embed(ids, mask)
-            return found if self.number == 0 else found.detach()
+            embeddings = embed(ids, mask)
+            return embeddings if self.number == 0 else embeddings.detach()
         rows = slice(self.number, None, self.count)
         gathered: Tensor = _Gathered.apply(embed(ids[rows], mask[rows]), rows, len(ids))
         return gathered
 
-    def sum_gradients(self, module: nn.Module, of: nn.Module) -> None:
+    def sum_gradients(self, module: nn.Module, part: nn.Module) -> None:
         """Give every process the gradients of a module: of its part `of` their sum, of other parameters,
         whose gradients are whole in each process, those of the first."""
         if self.count == 1:
             return
-        summed = {id(each) for each in of.parameters()}
+        summed = {id(parameter) for parameter in part.parameters()}
         works = []
-        for each in module.parameters():
-            if each.grad is not None:
-                if self.number and id(each) not in summed:
-                    each.grad.zero_()
-                works.append(distributed.all_reduce(each.grad, async_op=True))
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                if self.number and id(parameter) not in summed:
+                    parameter.grad.zero_()
+                works.append(distributed.all_reduce(parameter.grad, async_op=True))
         for work in works:
             work.wait()
 
@@ -93,8 +93,10 @@ class Processes:
             if not self.of_first(0.0):
                 raise UserError("train: the first process has stopped; what it printed says why")
             if not of_first.exists():
-                fact = f"process {self.number} does not see {of_first}"
-                raise UserError(f"train: {fact}; on several machines, --out must be on a shared file system")
+                raise UserError(
+                    f"train: process {self.number} does not see {of_first}; on several machines, --out "
+                    "must be on a shared file system"
+                )
             shutil.copytree(of_first, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
             distributed.barrier()
         done = False
@@ -112,12 +114,12 @@ class _Gathered(torch.autograd.Function):
     """Rows that each process has computed a part of, (B, d); a part receives its own rows' gradient."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, rows: slice, count: int) -> Tensor:
+    def forward(ctx: Any, rows_here: Tensor, rows: slice, count: int) -> Tensor:
         ctx.rows = rows
-        whole = own.new_zeros((count, own.shape[1]), dtype=torch.float32)
-        whole[rows] = own.float()
+        whole = rows_here.new_zeros((count, rows_here.shape[1]), dtype=torch.float32)
+        whole[rows] = rows_here.float()
         distributed.all_reduce(whole)  # what the others add is zero
-        return whole.to(own.dtype)
+        return whole.to(rows_here.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -142,7 +144,9 @@ def joined(device: str) -> Iterator[Processes]:
     except RuntimeError as error:
         if "peer" not in str(error) and not isinstance(error, distributed.DistError):
             raise
-        fact = f"process {number} of {count} has lost another, which was killed or failed"
-        raise UserError(f"train: {fact}; continue with --resume") from error
+        raise UserError(
+            f"train: process {number} of {count} has lost another, which was killed or failed; "
+            "continue with --resume"
+        ) from error
     finally:
         distributed.destroy_process_group()

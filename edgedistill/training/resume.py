@@ -12,24 +12,24 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from edgedistill import files, recipe, resolve, run
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.session import Session
 from edgedistill.training.processes import ALONE, Processes
 
 
-def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]:
+def finished(spec: recipe.Recipe, out: Path, session: Session) -> Json:
     """The content of run.json of a run that is finished. Raises UserError where it is a run of another
     recipe."""
-    found = run.open_run(out)
-    _check_recipe(f"{out}: a finished run", recipe.dump(found.recipe), spec)
+    finished_run = run.open_run(out)
+    _check_recipe(f"{out}: a finished run", recipe.dump(finished_run.recipe), spec)
     shutil.rmtree(resolve.unfinished_run(out), ignore_errors=True)  # what a kill left of it
     session.log(f"{out}: finished already")
-    return found.info
+    return finished_run.info
 
 
 @contextmanager

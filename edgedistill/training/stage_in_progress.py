@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 
-from edgedistill import objectives, recipe
+from edgedistill import objectives
 from edgedistill.data.cached_folder import check_uncut
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.objectives import Targets
 from edgedistill.session import Session
 from edgedistill.training import checkpoint
@@ -25,13 +27,17 @@ from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.inputs.batches import Batches
-from edgedistill.training.optimizers import (
+from edgedistill.training.record import MetricsLog
+from edgedistill.training.stages import (
+    MOST_STEPS,
+    NumberedStage,
+    check_loss,
+    check_weights,
     learning_rate_factor,
     optimizers,
     set_learning_rate,
+    steps,
 )
-from edgedistill.training.record import MetricsLog
-from edgedistill.training.stages import MOST_STEPS, NumberedStage, check_loss, check_weights, steps
 from edgedistill.training.trained_module import (
     Accelerator,
     TrainedModule,
@@ -57,11 +63,11 @@ class RunInProgress:
     pause_at: int | None = None
     resumed: Checkpoint | None = None
 
-    def save(self, found: Checkpoint) -> None:
+    def save(self, state: Checkpoint) -> None:
         """Write a checkpoint, in the first process."""
         check_uncut()
         if self.accelerator.processes.number == 0:
-            checkpoint.save(self.folder, found)
+            checkpoint.save(self.folder, state)
 
 
 class Paused(Exception):
@@ -78,18 +84,18 @@ class Paused(Exception):
 def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selection | None) -> int:
     """How many stages a killed run had finished; the student is given the weights that the last of them has
     handed over."""
-    found = run.resumed
-    if found is None:
+    resumed = run.resumed
+    if resumed is None:
         run.metrics.truncate(0)
         return 0
-    run.metrics.stages = found.state["stages"]
-    run.metrics.truncate(found.state["metrics_bytes"])
-    if "handed_over" in found.tensors:
-        student.module.load_state_dict(found.tensors["handed_over"])
-    best = (found.state["selection"] or {}).get("best", {})
+    run.metrics.stages = resumed.state["stages"]
+    run.metrics.truncate(resumed.state["metrics_bytes"])
+    if "handed_over" in resumed.tensors:
+        student.module.load_state_dict(resumed.tensors["handed_over"])
+    best = (resumed.state["selection"] or {}).get("best", {})
     if selection is not None and "suite" in best:
         selection.best = best
-    return int(found.state["stage"])
+    return int(resumed.state["stage"])
 
 
 class StageInProgress:
@@ -104,74 +110,86 @@ class StageInProgress:
 
     def __init__(
         self,
-        stage: NumberedStage[recipe.Stage],
+        stage: NumberedStage,
         student: PreparedStudent,
         batches: Batches,
         run: RunInProgress,
         selection: Selection | None = None,
     ) -> None:
-        self.spec, self.number, self.seed = stage.spec, stage.position, stage.seed
-        self.prepared, self.student = student, student.module
+        self.spec = stage.spec
+        self.number = stage.position
+        self.seed = stage.seed
+        self.prepared = student
+        self.student = student.module
         self.batches = batches
-        self.run, self.metrics, self.selection = run, run.metrics, selection
+        self.run = run
+        self.metrics = run.metrics
+        self.processes = run.accelerator.processes
+        self.device = run.accelerator.device
+        self.selection = selection
         # A suite needs layers that can use new embeddings.
         self.selects = selection is not None and not stage.spec.only_embeddings
         self._diverged = (
             f"{stage.place}.{stage.rate_key}: {stage.spec.name} diverged at {self.spec.learning_rate:g}"
         )
-        if self.spec.batch < run.accelerator.processes.count:
-            fact = f"{self.spec.batch} rows for {run.accelerator.processes.count} processes"
-            raise UserError(f"{stage.place}.batch: {fact}; raise it, or start fewer")
+        if self.spec.batch < self.processes.count:
+            raise UserError(
+                f"{stage.place}.batch: {self.spec.batch} rows for {self.processes.count} processes; "
+                "raise it, or start fewer"
+            )
         rows, queued = self.batches.trained_and_queued(stage)
         groups = self.batches.targets.similar(self.spec, self.seed)
         self.order = BatchOrder(self.spec, self.batches, rows, self.seed, groups)
-        self.step, self.steps = 0, steps(self.spec, len(rows))
+        self.step = 0
+        self.steps = steps(self.spec, len(rows))
         self._began = time.monotonic()  # earlier, where a killed run goes on
         torch.manual_seed(self.seed)
-        device = run.accelerator.device
-        self.module = self._trained_module(queued).to(device)
+        self.module = self._trained_module(queued).to(self.device)
         self.student.requires_grad_(not self.spec.only_embeddings)
         if self.spec.only_embeddings:
             bare: Any = self.student
             bare.model.embeddings.requires_grad_(True)
-        self.optimizers = optimizers(self.module, self.spec, device.type)
+        self.optimizers = optimizers(self.module, self.spec, self.device.type)
         self.initial = copy.deepcopy(self.student.state_dict()) if self.spec.initial_share else {}
         if selection is not None:
             selection.start_stage(self.student)
-        found = run.resumed
-        if found is not None and found.state["stage"] == self.number and "module" in found.tensors:
-            self._restore(found)
-        run.accelerator.processes.copy_first(self.module)
+        resumed = run.resumed
+        if resumed is not None and resumed.state["stage"] == self.number and "module" in resumed.tensors:
+            self._restore(resumed)
+        self.processes.copy_first(self.module)
         use_plain_attention(self.student, run.accelerator)
         self.module.train()
         self.share = self._share()
         self.ended = self.share >= 1
-        self._score, self._losses = math.nan, list[float]()  # of the last measurement; since it
+        self._score = ""  # of the last measurement
+        self._losses = list[float]()  # since it
         self._bar = self.metrics.bar.add_task(
-            self.spec.name, total=1.0, steps="", loss=math.nan, dev=math.nan, rate=0.0
+            self.spec.name, total=1.0, steps="", loss=math.nan, dev="", rate=0.0
         )
         self._saved = self._logged = self._measured = time.perf_counter()
 
-    def _trained_module(self, queued: np.ndarray) -> TrainedModule:
+    def _trained_module(self, queued: ndarray) -> TrainedModule:
         """The student with its objective; `queued` are the rows that fill its queue."""
         sample = self.batches.compared(np.arange(min(self.batches.rows, 256))).embeddings
-        dims, unit = self.batches.targets.dims, all(map(objectives.of_unit_length, sample))
-        module = TrainedModule(self.spec, self.prepared, dims, unit, self.run.accelerator.processes)
+        dims = self.batches.targets.dims
+        unit = all(map(objectives.of_unit_length, sample))
+        module = TrainedModule(self.spec, self.prepared, dims, unit, self.processes)
         if self.run.accelerator.bf16:
             objectives.queues_to_bfloat16(module.objective)
         if len(queued):
             objectives.fill_queues(module.objective, self.batches.compared(queued).map(torch.from_numpy))
         return module
 
-    def _restore(self, found: Checkpoint) -> None:
+    def _restore(self, resumed: Checkpoint) -> None:
         """Continue from a checkpoint within this stage."""
-        state, tensors = found
+        state, tensors = resumed
         self.module.load_state_dict(tensors["module"])
         checkpoint.load_optimizer(self.optimizers, tensors.get("optimizer", {}))
         if self.selection:
             self.selection.best = state["selection"]["best"]
             self.selection.misses = state["selection"]["misses"]
-        self.step, self.metrics.stages = state["step"], state["stages"]
+        self.step = state["step"]
+        self.metrics.stages = state["stages"]
         self._began = time.monotonic() - state.get("seconds", 0.0)
         self.metrics.truncate(state["metrics_bytes"])
         checkpoint.set_random_state(tensors["random"])
@@ -181,25 +199,27 @@ class StageInProgress:
         """The batch of this step: (ids, mask) of each view, (B, T) each, and what it is compared with."""
         check_uncut()
         ids, targets = self.batches.batch(*self.order.at(self.step))
-        views = [(self._on_device(each), self._on_device(mask)) for each, mask in ids]
+        views = [(self._on_device(column), self._on_device(mask)) for column, mask in ids]
         return views, targets.map(self._on_device)
 
-    def _on_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.run.accelerator.device)
+    def _on_device(self, array: ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
 
     def loss(self, views: list[tuple[Tensor, Tensor]], targets: Targets) -> Tensor:
         """The loss () of a batch: the student embeds the views, the objective compares them with the
         targets."""
-        self.run.accelerator.processes.seed_step(self.seed, self.step)
+        self.processes.seed_step(self.seed, self.step)
         with self.run.accelerator.autocast():
-            found: Tensor = self.module(views, targets, self.step)
-        return found
+            loss: Tensor = self.module(views, targets, self.step)
+        return loss
 
     def set_learning_rate(self) -> None:
         """Give the optimizers the learning rate of this step."""
-        step, steps = self.step, self.steps
+        step = self.step
+        steps = self.steps
         if self.share > step / steps:  # the clock is ahead
-            step, steps = int(self.share * CLOCK), CLOCK
+            step = int(self.share * CLOCK)
+            steps = CLOCK
         rate = self.spec.learning_rate * learning_rate_factor(self.spec, step, steps)
         set_learning_rate(self.optimizers, self.spec, rate, self.step)
 
@@ -214,7 +234,7 @@ class StageInProgress:
         share = self.step / self.steps if self.steps else 1.0
         if self.spec.minutes is not None:
             passed = (time.monotonic() - self._began) / 60 / self.spec.minutes
-            share = max(share, self.run.accelerator.processes.of_first(passed))
+            share = max(share, self.processes.of_first(passed))
         return min(1.0, share)
 
     def pause_where_asked(self) -> None:
@@ -228,10 +248,12 @@ class StageInProgress:
         """What is done after a step with its loss: measure and select, log, write a checkpoint; `ended` is
         set after the last one."""
         check_loss(loss, self._diverged, self.step)
-        now, self.share = time.perf_counter(), self._share()
+        now = time.perf_counter()
+        self.share = self._share()
         self.ended = self.share >= 1
         self._losses.append(loss)
-        selection, shown = self.selection if self.selects else None, not self.metrics.bar.disable
+        selection = self.selection if self.selects else None
+        shown = not self.metrics.bar.disable
         if selection is not None and (self.step % selection.spec.every == 0 or self.ended):
             self._measure(selection)
             if selection.exhausted:
@@ -259,11 +281,12 @@ class StageInProgress:
     def _measure(self, selection: Selection) -> None:
         """Score the student on the suite of `select`, and start the losses and the clock again."""
         check_weights(self.module, self._diverged, self.step)
-        loss, rate = sum(self._losses) / len(self._losses), self._texts_per_second()
+        loss = sum(self._losses) / len(self._losses)
+        rate = self._texts_per_second()
         self.student.eval()
-        processes = self.run.accelerator.processes
-        found = selection.score(self.module) if processes.number == 0 else math.nan
-        self._score = score = processes.of_first(found)
+        measured = selection.score(self.module) if self.processes.number == 0 else math.nan
+        score = self.processes.of_first(measured)
+        self._score = f"dev {score:.4f}"
         selection.keep(self.module, score, self.spec.name, self.step)
         self.module.train()
         self.metrics.write(
@@ -273,7 +296,8 @@ class StageInProgress:
         self.metrics.log(
             f"{at}, mean loss {loss:.4f}, {selection.spec.suite} {score:.4f}, {rate:,.0f} texts/s"
         )
-        self._losses, self._measured = [], time.perf_counter()
+        self._losses = []
+        self._measured = time.perf_counter()
 
     def _save(self) -> None:
         """Write a checkpoint within this stage."""
@@ -285,7 +309,7 @@ class StageInProgress:
         }
         self.run.save(Checkpoint(self._state(self.number, self.step), tensors))
 
-    def _state(self, stage: int, step: int) -> dict[str, Any]:
+    def _state(self, stage: int, step: int) -> Json:
         selection = self.selection
         return {
             "stage": stage,
@@ -300,7 +324,8 @@ class StageInProgress:
         """Give the student the stage's result, the selected weights or else the last ones; and write a
         checkpoint of it."""
         if self._losses:  # steps that no measurement has logged
-            mean, rate = sum(self._losses) / len(self._losses), self._texts_per_second()
+            mean = sum(self._losses) / len(self._losses)
+            rate = self._texts_per_second()
             self.metrics.log(
                 f"{self.spec.name}: {self.step:,} steps, mean loss {mean:.4f}, {rate:,.0f} texts/s"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from numpy import ndarray
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -35,7 +35,7 @@ def embed(
     texts: list[str],
     max_tokens: int,
     unit: bool = True,
-) -> np.ndarray:
+) -> ndarray:
     """Texts -> (n, d) float32 rows, by the module as it is, on its own device; texts are truncated to
     `max_tokens`.
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from edgedistill import files, recipe
 from edgedistill.data.corpus import ALL, CorpusPass, Share
 from edgedistill.data.token_cache import TokenPass
 from edgedistill.errors import UserError, require
+from edgedistill.files import Json
 from edgedistill.session import Session, progress_bar
 from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.encoder import TeacherEncoder, device_of, flush_denormals
@@ -26,12 +26,14 @@ ATTEMPTS = 10  # at a shard, by workers that died
 def passes(sources: Sources, session: Session) -> list[TeacherPass]:
     """The passes of teacher models over texts that the distillation stages need, each once. An assistant's
     embedding layer, which costs next to nothing, and files of embeddings are left to `train`."""
-    spec, texts, models = sources.spec, sources.texts, sources.models
+    spec = sources.spec
+    texts = sources.texts
+    models = sources.models
     if texts is None or models is None:
         return []
     sides = embedded(spec, texts, [stage.rows for stage in sources.stages])
-    found = (side.pass_of(models, session) for side in sides if side.match.layer == "output")
-    return list({each.folder: each for each in found if isinstance(each.teacher, TeacherEncoder)}.values())
+    needed = (side.pass_of(models, session) for side in sides if side.match.layer == "output")
+    return list({one.folder: one for one in needed if isinstance(one.teacher, TeacherEncoder)}.values())
 
 
 def token_passes(opened: Opened, session: Session) -> list[TokenPass]:
@@ -40,8 +42,8 @@ def token_passes(opened: Opened, session: Session) -> list[TokenPass]:
         return []
     tokenizer = opened.student.limited_tokenizer.limited_to(opened.spec.distilling)
     whole = [opened.texts, *(stage.rows for stage in opened.stages)]
-    found = (each for rows in whole for each in batches.token_passes(rows, tokenizer, session))
-    return list({each.folder: each for each in found}.values())
+    tokenizing = (work for rows in whole for work in batches.token_passes(rows, tokenizer, session))
+    return list({work.folder: work for work in tokenizing}.values())
 
 
 def fill(
@@ -50,7 +52,7 @@ def fill(
     share: Share = ALL,
     engine: str = "local",
     parquet: Path | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Embed a share of what a recipe's teachers are to embed and tokenize it for the student, in this
     process, or with `engine` ray by a worker for each GPU, or else processor, of a cluster.
 
@@ -60,45 +62,47 @@ def fill(
     """
     session, whole = _opened(spec, session)
     if not whole:
-        fact = "no teacher model embeds texts for it"
-        raise UserError(f"{spec.name}: {fact}; train it, what it needs is not in this cache")
+        raise UserError(
+            f"{spec.name}: no teacher model embeds texts for it; train it, what it needs is not in this cache"
+        )
     if engine == "ray":
         _on_ray(spec, session, whole, share)
     else:
-        for each in whole:
-            each.run(share)
+        for work in whole:
+            work.run(share)
     if parquet is not None:
         with files.new_folder(parquet) as folder:
-            embedded = [each for each in whole if isinstance(each, TeacherPass)]
-            for number, each in enumerate(embedded):
-                same = sum(other.name == each.name for other in embedded[:number])
-                each.write_parquet(folder / (f"{each.name}-{same + 1}" if same else each.name))
-    found = [
+            embedded = [work for work in whole if isinstance(work, TeacherPass)]
+            for number, work in enumerate(embedded):
+                same = sum(other.name == work.name for other in embedded[:number])
+                work.write_parquet(folder / (f"{work.name}-{same + 1}" if same else work.name))
+    entries = [
         {
-            "name": each.name,
-            "folder": str(each.folder),
-            "texts": len(each.corpus),
-            "shards": each.shards,
-            "done": len(each.made),
+            "name": work.name,
+            "folder": str(work.folder),
+            "texts": len(work.corpus),
+            "shards": work.shards,
+            "done": len(work.made),
         }
-        for each in whole
+        for work in whole
     ]
-    return {"recipe": spec.name, "passes": found}
+    return {"recipe": spec.name, "passes": entries}
 
 
 def _opened(spec: recipe.Recipe, session: Session) -> tuple[Session, list[CorpusPass]]:
     """What a process works with, as `train` does, and all passes of a recipe, each once."""
     flush_denormals()
     session = replace(session, device=device_of(session.device))
-    student, found = spec.student, dict[Path, CorpusPass]()
+    student = spec.student
+    tokenizing = list[TokenPass]()
     reads = [field for field in student_tokenizer.OF_THE_CORPUS if getattr(student, field, None) is not None]
     if reads:
         session.log(f"student.{reads[0]}: the tokenizer depends on the whole corpus; train tokenizes it")
         sources = open_sources(spec, session)
     else:
         sources = open_recipe(spec, session)
-        found = {each.folder: each for each in token_passes(sources, session)}
-    return session, [*passes(sources, session), *found.values()]
+        tokenizing = token_passes(sources, session)
+    return session, [*passes(sources, session), *tokenizing]
 
 
 class Worker:
@@ -121,7 +125,7 @@ def _on_ray(spec: recipe.Recipe, session: Session, whole: list[CorpusPass], shar
     what the workers raise.
     """
     ray = require("ray", "edgedistill cache --engine ray", "ray")
-    tasks = [(number, shard) for number, each in enumerate(whole) for shard in each.lacking(share)]
+    tasks = [(number, shard) for number, work in enumerate(whole) for shard in work.lacking(share)]
     if not tasks:
         return
     ray.init(log_to_driver=False, ignore_reinit_error=True)
@@ -133,14 +137,16 @@ def _on_ray(spec: recipe.Recipe, session: Session, whole: list[CorpusPass], shar
     try:
         held = [actor.remote(spec, there, Path.cwd()) for _ in range(min(count, len(tasks)))]
         pool = ray.util.ActorPool(held)
-        texts = sum(len(each.corpus) for each in whole)
+        texts = sum(len(work.corpus) for work in whole)
         with progress_bar(texts, session.progress, "ray") as advance:
             for done in pool.map_unordered(lambda worker, task: worker.make.remote(*task), tasks):
                 advance(done)
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, UserError) else error from None
     except ray.exceptions.RayActorError as error:
-        fact = f"workers died {ATTEMPTS} times at one shard ({str(error).splitlines()[0]})"
-        raise UserError(f"cache: {fact}; see Ray's logs, and give each worker more memory") from None
+        raise UserError(
+            f"cache: workers died {ATTEMPTS} times at one shard ({str(error).splitlines()[0]}); "
+            "see Ray's logs, and give each worker more memory"
+        ) from None
     finally:
         ray.shutdown()

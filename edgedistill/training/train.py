@@ -12,12 +12,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
 from edgedistill import objectives, recipe, resolve
+from edgedistill.files import Json
 from edgedistill.session import QUIET, Session, check_one_process, silent
 from edgedistill.teacher import encoder as teachers
 from edgedistill.training import (
@@ -38,7 +38,7 @@ from edgedistill.training.stages import NumberedStage, distillation_stages
 from edgedistill.training.trained_module import Accelerator
 
 # a stage, what it reads, and what selects its weights
-StageAhead = tuple[NumberedStage[recipe.Stage], Batches, Selection | None]
+StageAhead = tuple[NumberedStage, Batches, Selection | None]
 
 
 def train(
@@ -47,7 +47,7 @@ def train(
     session: Session = QUIET,
     resume: bool = False,
     pause_at: int | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Train a recipe's student and write the run folder `out` atomically; until then the unfinished run is in
     `out`.partial.
 
@@ -76,13 +76,13 @@ def train(
             opened = open_recipe.open_recipe(spec, session, partial)
         if joined.count > 1:
             share = joined.number, joined.count
-            for each in [
+            for work in [
                 *teacher_cache.passes(opened, session),
                 *teacher_cache.token_passes(opened, session),
             ]:
-                each.run(share)
+                work.run(share)
             distributed.barrier()
-        taught = dict[str, Any]()
+        taught = Json()
         if opened.models is not None and (spec.distilling or spec.finetuning is None):
             taught = {"teachers": record.keep_teachers(spec, opened.models, partial)}
         # The teacher embeds the texts, or its cache is read; its embeddings are reduced to targets, the texts
@@ -104,10 +104,10 @@ def train(
             fine = None
             if opened.labelled is not None:
                 fine = finetuning.prepared(opened.labelled, student, selection, running)
-                ahead += [(each, fine.batches, fine.selection) for each in opened.labelled.attempts]
+                ahead += [(attempt, fine.batches, fine.selection) for attempt in opened.labelled.attempts]
             done = stages_done(student, running, selection)
             if fine is not None:
-                running, done = fine.selection.resume(fine.labelled.stage.number, running, done)
+                running, done = fine.selection.resume(fine.labelled.number, running, done)
             for numbered, rows, selects in ahead[done:]:
                 stage = StageInProgress(numbered, student, rows, running, selects)
                 while not stage.ended:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -60,7 +61,8 @@ class TrainedModule(nn.Module):
         """`target_dims` is None where nothing in the stage depends on them; `unit` says whether the targets
         are of unit length."""
         super().__init__()
-        self.student, self.only_embeddings = student.module, stage.only_embeddings
+        self.student = student.module
+        self.only_embeddings = stage.only_embeddings
         self.processes = processes
         width = kinds.dims(student.module)
         dims = width if target_dims is None else target_dims
@@ -107,15 +109,16 @@ def use_plain_attention(student: nn.Module, accelerator: Accelerator) -> None:
         model.set_attn_implementation("eager")
 
 
-def parts(lengths: np.ndarray) -> list[int]:
+def parts(lengths: ndarray) -> list[int]:
     """The ends of the parts of rows sorted by length (n,): from the longest on, a part goes as far as its
     padding costs no more than a further pass."""
-    found, end = list[int](), len(lengths)
+    ends = list[int]()
+    end = len(lengths)
     while end:
-        found.append(end)
+        ends.append(end)
         padding = np.cumsum(lengths[end - 1] - lengths[:end][::-1])
         end -= int(np.searchsorted(padding, PASS_TOKENS, side="right"))
-    return found[::-1]
+    return ends[::-1]
 
 
 def embed_by_length(embed: Embed, table: Callable[[Tensor], Tensor], ids: Tensor, mask: Tensor) -> Tensor:
@@ -132,12 +135,14 @@ def embed_by_length(embed: Embed, table: Callable[[Tensor], Tensor], ids: Tensor
         return embed(ids, mask)
     cuts = [(order[start:end], max(1, int(lengths[end - 1]))) for start, end in pairwise([0, *ends])]
     inputs = [ids[rows, :longest] for rows, longest in cuts]
-    tokens = table(torch.cat([each.flatten() for each in inputs])).split([each.numel() for each in inputs])
-    found = [
-        embed(each, mask[rows, :longest], of_part.unflatten(0, each.shape))
-        for (rows, longest), each, of_part in zip(cuts, inputs, tokens, strict=True)
+    tokens = table(torch.cat([part_ids.flatten() for part_ids in inputs])).split(
+        [part_ids.numel() for part_ids in inputs]
+    )
+    embeddings = [
+        embed(part_ids, mask[rows, :longest], of_part.unflatten(0, part_ids.shape))
+        for (rows, longest), part_ids, of_part in zip(cuts, inputs, tokens, strict=True)
     ]
-    return torch.cat(found)[order.argsort()]
+    return torch.cat(embeddings)[order.argsort()]
 
 
 class Rehearsal:
@@ -150,10 +155,12 @@ class Rehearsal:
 
     def __init__(self, stage: recipe.Stage, student: PreparedStudent) -> None:
         """What `student` embeds when the stage begins."""
-        self.weight, self.count = stage.rehearsal, max(1, stage.batch // SHARE)
+        self.weight = stage.rehearsal
+        self.count = max(1, stage.batch // SHARE)
         self.before = copy.deepcopy(student.module).eval().requires_grad_(False)
         tokenizer = student.limited_tokenizer.limited(stage.max_tokens)
-        self.encode, self.pad_id = tokenizer.encoder(), tokenizer.pad_id
+        self.encode = tokenizer.encoder()
+        self.pad_id = tokenizer.pad_id
         self.words = words(student.tokenizer)
         shares = 1 / (np.arange(len(self.words)) + RANKS)
         self.shares = shares / shares.sum()
@@ -163,15 +170,18 @@ class Rehearsal:
         random = np.random.default_rng(step)
         lengths = random.integers(*WORDS, self.count, endpoint=True)
         drawn = random.choice(self.words, lengths.sum(), p=self.shares)
-        texts = [" ".join(each) for each in np.split(drawn, np.cumsum(lengths)[:-1])]
+        ends = np.cumsum(lengths)[:-1]
+        texts = [" ".join(words) for words in np.split(drawn, ends)]
         padded = batching.pad(self.encode(texts), self.pad_id)
-        ids, mask = (torch.from_numpy(each).to(device) for each in padded)
-        with torch.no_grad(), without_lexical_channel(self.before):
-            return ids, mask, self.before.to(device)(ids, mask).float()
+        ids, mask = (torch.from_numpy(array).to(device) for array in padded)
+        before = self.before.to(device)
+        with torch.no_grad(), without_lexical_channel(before):
+            embeddings = before(ids, mask)
+        return ids, mask, embeddings.float()
 
 
-def words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+def words(tokenizer: PreTrainedTokenizerBase) -> ndarray:
     """The words in a vocabulary, (n,) strings in its order."""
     backend: Any = tokenizer.backend_tokenizer  # transformers' own batch_decode takes 15 times as long
-    listed = map(str.strip, backend.decode_batch([[each] for each in range(len(tokenizer))]))
+    listed = map(str.strip, backend.decode_batch([[token] for token in range(len(tokenizer))]))
     return np.array([text for text in listed if text.isalpha()])

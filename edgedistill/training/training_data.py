@@ -37,7 +37,10 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
     The map of `targets` is written to `folder`, the unfinished run's. Raises UserError where a stage skips
     so many texts as too long that too few remain.
     """
-    spec, models, texts, student = opened.spec, opened.models, opened.texts, opened.student
+    spec = opened.spec
+    models = opened.models
+    texts = opened.texts
+    student = opened.student
     if texts is None or models is None:
         return student, []
     if not spec.student.trained:
@@ -45,14 +48,14 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
     tokenizer = student.limited_tokenizer.limited_to(spec.distilling)
     numbered = list(zip(distillation_stages(spec), [stage.rows for stage in opened.stages], strict=True))
     of_stages = [batches.of_stage(stage, rows, tokenizer, session) for stage, rows in numbered]
-    for (stage, _), each in zip(numbered, of_stages, strict=True):
-        each.trained_and_queued(stage)  # raises where too few texts remain
+    for (stage, _), stage_batches in zip(numbered, of_stages, strict=True):
+        stage_batches.trained_and_queued(stage)  # raises where too few texts remain
     reader = TargetReader(spec, models, texts, student, session, folder)
     if student.new_head and not checkpoint.exists(folder):
         finished_student.fit_head(student, reader.of_texts, texts.sides[0], spec.seed, session)
     targets = [reader.of_stage(stage, rows) for stage, rows in numbered]
     _count_tokens(opened, session)
-    return student, [_with_targets(*each) for each in zip(of_stages, targets, strict=True)]
+    return student, [_with_targets(*pair) for pair in zip(of_stages, targets, strict=True)]
 
 
 def _with_targets(batches: Batches, targets: StageTargets) -> Batches:
@@ -64,14 +67,17 @@ def _with_targets(batches: Batches, targets: StageTargets) -> Batches:
 def _count_tokens(opened: Opened, session: Session) -> None:
     """Set what a student has of the frequencies of tokens: a static one's weights, the words of a lexical
     channel."""
-    spec, student, texts = opened.spec, opened.student, opened.texts
-    bare, lexical = student.module, getattr(spec.student, "lexical", None)
+    spec = opened.spec
+    student = opened.student
+    texts = opened.texts
+    bare = student.module
+    lexical = getattr(spec.student, "lexical", None)
     channel = bare.lexical_channel if isinstance(bare, Headed) and lexical is not None else None
     table = bare if spec.student.bare_table and isinstance(bare, static.StaticStudent) else None
     if texts is None or (table is None and channel is None):
         return
     tokenizer = student.limited_tokenizer.limited_to(spec.distilling)
-    tokens = [each.open() for each in batches.token_passes(texts, tokenizer, session)]
+    tokens = [work.open() for work in batches.token_passes(texts, tokenizer, session)]
     counts = torch.from_numpy(token_counts(tokens, texts.sides, len(student.tokenizer)))
     if table is not None:
         static.set_sif_weights(table, counts)
@@ -84,7 +90,8 @@ def _reduced_teacher(
     opened: Opened, models: Models, texts: Rows, session: Session, folder: Path
 ) -> PreparedStudent:
     """The teacher with the map of its own `targets` behind it, fitted as a student's run would fit them."""
-    spec, student = opened.spec, None
+    spec = opened.spec
+    student = opened.student
     if (reference := getattr(spec.student, "reference_student", None)) is not None:
         other = spec.model_copy(update={"student": reference})
         tokenizer = student_tokenizer.build(other, models, texts, session)

@@ -97,6 +97,19 @@ def test_what_is_nested_too_deeply_is_refused(tmp_path: Path, name: str, deep: s
         list(readers.texts_in(tmp_path / name))
 
 
+def test_placeholders_and_comments_without_an_end_are_text() -> None:
+    document = "Put <your-name> in `x`, a List<String>.\n\nLine<br>break <p>and\n\n"
+    document += '<Card title="Install" icon="x">in</Card>\n\n<Tab label="Two"/>\n\n<!-- open\n\nB.'
+    read = " | ".join(text for _, text in document_text.markdown(document))
+    assert (
+        read
+        == "Put <your-name> in x, a List<String>. | Line | break | and | Install | in | Two | <!-- open B."
+    )
+    assert [text for _, text in document_text.markdown("End.\n\n<Mangle text with no close")][-1].startswith(
+        "<Mang"
+    )
+
+
 def test_lines_and_notes_of_markdown() -> None:
     document = "One[^1]  \ntwo.\n\n```\ncode\n```\n\n<ul>\n<li>A</li>\n<li>B</li>\n</ul>\n\n[^1]: Knuth\n"
     expected = [(1, "One[^1]"), (2, "two."), (5, "code"), (9, "A"), (10, "B"), (13, "[^1]: Knuth")]

@@ -206,7 +206,7 @@ def test_bench_asks_with_one_and_searches_the_other(folder: Path, tmp_path: Path
     ):
         graph = encoder.manifest["precisions"][precision]
         assert (about["precision"], about["sha256"]) == (precision, graph["sha256"])
-    assert any("documents are embedded by documents:fp32" in line for line in lines)
+    assert any("documents:fp32" in line for line in lines)
     with pytest.raises(UserError, match="--suite mini: .*pair is a pair"):
         bench.bench([str(folder)], ["mini"], Session(threads=1), plan=plan)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy as copying
+import os
+import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +17,7 @@ import pandas as pd
 import pytest
 
 import edgedistill
-from edgedistill.errors import UserError
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle
 from tests.conftest import sentences
 from tests.runners import hostile
@@ -179,6 +184,21 @@ def test_a_name_that_is_none(name: Any) -> None:
         bundle.load(name)
 
 
+def test_a_bundle_is_copied_and_pickled_by_its_folder(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copy.parent)
+    opened = bundle.load(copy.name, precision="w8", threads=1)
+    pickled, copied = pickle.dumps(opened), copying.deepcopy(opened)
+    monkeypatch.chdir("/")
+    for other in (pickle.loads(pickled), copied):
+        assert (other.precision, other.threads) == ("w8", 1)
+        assert np.array_equal(other.encode(TEXTS[:3]), opened.encode(TEXTS[:3]))
+    rewrite(copy, prompt="the dog ")
+    with pytest.raises(CheckFailed, match=rf"^{copy}: changed since it was opened; open it with edgedistill"):
+        pickle.loads(pickled)
+
+
 def test_a_file_is_not_a_bundle() -> None:
     with pytest.raises(UserError, match=f"^{__file__}: a file; give a bundle's folder"):
         bundle.load(__file__)
@@ -187,7 +207,7 @@ def test_a_file_is_not_a_bundle() -> None:
 def test_a_closed_bundle_says_so(folder: Path, classifier: bundle.Bundle) -> None:
     with bundle.load(folder) as opened:
         assert opened.encode("a").shape == (24,)
-    again = bundle.load(classifier.folder)
+    again = pickle.loads(pickle.dumps(classifier))
     again.close()
     for call in (opened.encode, opened.encode_query, again.classify):
         with pytest.raises(UserError, match=r": closed; open it again with edgedistill\.load"):
@@ -269,6 +289,28 @@ def test_a_bundle_refuses_embeddings_of_others(folder: Path) -> None:
         opened.search("a", TEXTS, 0)
     with pytest.raises(UserError, match="texts: DataFrame, not one column"):
         opened.search("a", pd.DataFrame({"a": ["x"]}))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("status", [0, 7])
+def test_a_forked_child_ends(folder: Path, status: int) -> None:
+    """With its own status and what it has printed, though onnxruntime's threads are its parent's."""
+    script = """
+import os, signal, sys, edgedistill
+opened = edgedistill.load(sys.argv[1], threads=2)
+expected = opened.encode(["a text"] * 40)
+child = os.fork()
+if child == 0:
+    signal.alarm(120)
+    assert (opened.encode(["a text"] * 40) == expected).all()
+    print("same")
+    sys.exit(int(sys.argv[2]))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    command = [sys.executable, "-c", script, str(folder), str(status)]
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true" if status else "false"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == ["same", str(status)]
 
 
 @pytest.mark.parametrize("length", [0, 33])

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from edgedistill import recipe
 from edgedistill.session import QUIET, Session
-from edgedistill.training import optimizers, stage_in_progress, train
+from edgedistill.training import stage_in_progress, stages, train
 from tests.conftest import World
 
 STAGE = {"name": "distil", "objective": {"kind": "cosine"}, "batch": 32, "learning_rate": 1e-3}
@@ -41,7 +41,7 @@ def trained(
     def set_rate(found: Any, stage: Any, rate: float, step: int) -> None:
         machine.step()
         rates.append(rate)
-        optimizers.set_learning_rate(found, stage, rate, step)
+        stages.set_learning_rate(found, stage, rate, step)
 
     monkeypatch.setattr(stage_in_progress, "time", Clock)
     monkeypatch.setattr(stage_in_progress, "set_learning_rate", set_rate)

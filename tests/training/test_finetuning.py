@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 
 import edgedistill
 from edgedistill import files, recipe, run
-from edgedistill.data import labelled_tasks, transfer_set
+from edgedistill.data import labelled_tasks
+from edgedistill.data.token_cache import TokenCache
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, scoring, speed
 from edgedistill.evaluation.suites import labelled_task, sts
@@ -29,8 +30,9 @@ from edgedistill.runtime.manifest import digest
 from edgedistill.session import Session
 from edgedistill.students import classifier
 from edgedistill.students.classifier import Classifier
-from edgedistill.training import train
-from edgedistill.training.inputs import labelled_rows
+from edgedistill.teacher import tokenizer_files
+from edgedistill.training import finetuning, train
+from edgedistill.training.inputs.batches import Batches
 from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World, sentences
 
@@ -183,7 +185,7 @@ def test_scores_by_hand() -> None:
 
 
 def test_a_fraction_is_drawn_label_by_label_and_lies_in_a_larger() -> None:
-    labels = ["a"] * 80 + ["b"] * 20
+    labels = np.repeat([0, 1], [80, 20])
     small, large = (
         labelled_tasks.stratified_mask(labels, 0.2, 3),
         labelled_tasks.stratified_mask(labels, 0.5, 3),
@@ -192,7 +194,19 @@ def test_a_fraction_is_drawn_label_by_label_and_lies_in_a_larger() -> None:
     assert [int(each[80:].sum()) for each in (small, large)] == [4, 10]
     assert not (small & ~large).any()
     assert (labelled_tasks.stratified_mask(labels, 0.5, 4) != large).any()
-    assert labelled_tasks.stratified_mask(["a"] * 9 + ["b"], 0.01, 0).sum() == 2  # one of each at least
+    assert (
+        labelled_tasks.stratified_mask(np.repeat([0, 1], [9, 1]), 0.01, 0).sum() == 2
+    )  # one of each at least
+
+
+def quiet_session(folder: Path) -> Session:
+    return Session(data=folder, cache_folder=folder / ".cache", log=quiet)
+
+
+def opened(
+    spec: recipe.Rows, folder: Path, fraction: float = 1.0, session: Session | None = None
+) -> labelled_tasks.LabelledTask:
+    return labelled_tasks.open_task(spec, session or quiet_session(folder), 0, fraction, "stages[0].rows")
 
 
 FILE: dict[str, Any] = {"files": ["t.tsv"], "columns": ["sentence"], "label": "label"}
@@ -201,11 +215,27 @@ FILE: dict[str, Any] = {"files": ["t.tsv"], "columns": ["sentence"], "label": "l
 def test_labels_in_order_and_dev_rows_set_aside(tmp_path: Path) -> None:
     rows = [f"{(7, 10, 9)[at % 3]}\ttext {at}" for at in range(60)]
     (tmp_path / "t.tsv").write_text("\n".join(["label\tsentence", *rows]), encoding="utf-8")
-    task = labelled_tasks.read_task(recipe.Rows(**FILE, dev_rows=12), tmp_path, 0, 0.5, "x")
+    (tmp_path / "other.xlsx").write_bytes(b"PK")
+    session = quiet_session(tmp_path)
+    task = opened(recipe.Rows(**{**FILE, "files": ["."]}, dev_rows=12), tmp_path, 0.5, session)
+    reading = session.reading
+    assert reading.files == 1 and reading.other_files == {str(tmp_path): {".xlsx": 1}}
     assert task.labels == ["7", "9", "10"]
     assert (len(task.dev.labels), len(task.train.labels)) == (12, 24)
     assert not set(task.dev.items) & set(task.train.items)
-    assert task.label_ids(task.dev).tolist() == [["7", "9", "10"].index(label) for label in task.dev.labels]
+    labels = {f"text {at}": (7, 10, 9)[at % 3] for at in range(60)}
+    assert [int(task.labels[at]) for at in task.dev.labels] == [labels[text] for (text,) in task.dev.items]
+
+
+def test_rows_to_train_on_are_distinct_and_those_measured_are_whole(tmp_path: Path) -> None:
+    rows = ["0\tone", "1\ttwo", "0\tone", "1\tone", "0\tthree", "1\t"]
+    for name in ("t.tsv", "dev.tsv"):
+        (tmp_path / name).write_text("\n".join(["label\tsentence", *rows]), encoding="utf-8")
+    task = opened(recipe.Rows(**FILE, dev="dev.tsv"), tmp_path)
+    assert task.train.items == [("one",), ("two",), ("one",), ("three",)]
+    assert task.train.labels.tolist() == [0, 1, 1, 0]
+    assert len(task.train.sides[0]) == 3  # a text is stored, and tokenized, once
+    assert len(task.dev) == 6 and task.dev.label_counts == {"0": 3, "1": 3}
 
 
 def test_a_hub_data_set_by_its_class_names(tmp_path: Path) -> None:
@@ -221,20 +251,18 @@ def test_a_hub_data_set_by_its_class_names(tmp_path: Path) -> None:
     spec = recipe.Rows(
         dataset=str(tmp_path / "set"), revision="main", columns=["sentence"], label="label", dev="validation"
     )
-    task = labelled_tasks.read_task(spec, None, 0, 1.0, "stages[0].rows")
-    assert (task.labels, task.train.labels) == (["no", "yes"], ["no", "yes", "yes", "no"])
+    task = opened(spec, tmp_path)
+    assert (task.labels, task.train.labels.tolist()) == (["no", "yes"], [0, 1, 1, 0])
     assert task.train.items[1] == ("train 1",)
     with pytest.raises(
         UserError,
         match=r"stages\[0\].rows.test: row 1 has the label -1: labels are hidden, as in GLUE's test sets",
     ):
-        labelled_tasks.read_task(spec.model_copy(update={"test": "test"}), None, 0, 1.0, "stages[0].rows")
+        opened(spec.model_copy(update={"test": "test"}), tmp_path)
     with pytest.raises(
         UserError, match="no column 'text'; did you mean 'sentence'|no column 'text'; choose one"
     ):
-        labelled_tasks.read_task(
-            spec.model_copy(update={"columns": ["text"]}), None, 0, 1.0, "stages[0].rows"
-        )
+        opened(spec.model_copy(update={"columns": ["text"]}), tmp_path)
 
 
 BAD = [
@@ -251,7 +279,7 @@ BAD = [
     (
         "label\tsentence\n1\ta\n \tb\n",
         "label\tsentence\n1\ta\n",
-        "files: row 2 has a blank 'label'; give it a label",
+        "files: a.tsv: row 2 has a blank 'label'; give it a label",
     ),
     (
         "label\tsentence\n1\ta\n1\tb\n",
@@ -264,7 +292,7 @@ BAD = [
         "label\tsentence\nx\ta\n",
         "3 different labels in 3 rows; name the column",
     ),
-    ("label\tsentence\n", "label\tsentence\nx\ta\n", "files: no rows"),
+    ("label\tsentence\n", "label\tsentence\nx\ta\n", r"stages\[0\].rows: no row is left of 0 read"),
 ]
 
 
@@ -273,9 +301,7 @@ def test_tasks_that_cannot_be(tmp_path: Path, trained: str, dev: str, says: str)
     (tmp_path / "a.tsv").write_text(trained, encoding="utf-8")
     (tmp_path / "b.tsv").write_text(dev, encoding="utf-8")
     with pytest.raises(UserError, match=says):
-        labelled_tasks.read_task(
-            recipe.Rows(**FILE | {"files": ["a.tsv"], "dev": "b.tsv"}), tmp_path, 0, 1.0, "stages[0].rows"
-        )
+        opened(recipe.Rows(**FILE | {"files": ["a.tsv"], "dev": "b.tsv"}), tmp_path)
 
 
 def test_stages_that_cannot_be(tasks: World, tmp_path: Path) -> None:
@@ -538,7 +564,7 @@ def test_the_rules_one_by_one() -> None:
     def edit(**chances: float) -> list[str | None]:
         spec = recipe.Augment.model_validate({"mask": 0.0, "pos": 0.0, "ngram": 0.0, **chances})
         return [
-            transfer_set.edited(spec, words, tags, of, "[M]", np.random.default_rng(seed))
+            labelled_tasks.edited(spec, words, tags, of, "[M]", np.random.default_rng(seed))
             for seed in range(400)
         ]
 
@@ -561,7 +587,7 @@ def test_the_rules_one_by_one() -> None:
 def test_pairs_are_edited_on_either_side_and_nothing_comes_twice() -> None:
     items = [("one two three four five six", "seven eight nine ten"), ("a b c d e f", "g h i j")]
     spec = recipe.Augment(mask=0.4, pos=0, ngram=0)
-    made = transfer_set.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
+    made = labelled_tasks.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
     assert len(set(made) | set(items)) == len(made) + 2
     sides = [
         (first == items[0][0], second == items[0][1])
@@ -570,10 +596,10 @@ def test_pairs_are_edited_on_either_side_and_nothing_comes_twice() -> None:
     ]
     assert {(True, False), (False, True), (False, False)} <= set(sides)
     assert (True, True) not in sides
-    assert made == transfer_set.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
+    assert made == labelled_tasks.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
     assert (
         len(
-            transfer_set.transfer_set(
+            labelled_tasks.transfer_set(
                 spec.model_copy(update={"limit": 12}), items, "[M]", 0, lambda words: [None] * len(words)
             )
         )
@@ -582,9 +608,9 @@ def test_pairs_are_edited_on_either_side_and_nothing_comes_twice() -> None:
 
 
 def test_parts_of_speech_come_from_nltk_and_are_never_skipped() -> None:
-    nothing = transfer_set.tagger(recipe.Augment(pos=0), "stages[0].augment")
+    nothing = labelled_tasks.tagger(recipe.Augment(pos=0), "stages[0].augment")
     assert nothing(["The", "cat"]) == [None, None]
-    words = transfer_set.TaggedWords(
+    words = labelled_tasks.TaggedWords(
         [("The cat sleeps",), ("a dog",)], lambda each: ["N", None, "V"][: len(each)]
     )
     assert words.by_tag == {"N": ["The", "a"], "V": ["sleeps"]}
@@ -593,7 +619,7 @@ def test_parts_of_speech_come_from_nltk_and_are_never_skipped() -> None:
             UserError,
             match=r"needs nltk, which is not installed; in your clone .* pip install '\.\[augment\]'",
         ):
-            transfer_set.tagger(recipe.Augment(), "stages[0].augment")
+            labelled_tasks.tagger(recipe.Augment(), "stages[0].augment")
 
 
 # On the device
@@ -609,17 +635,13 @@ def test_the_bundle_says_what_torch_says(tuned: Path, name: str) -> None:
     labels, probabilities = opened.classify(items)
     trained = run.open_run(tuned / "runs" / name)
     module = trained.classifier()
-    tokens = labelled_rows.tokenized(
-        [(item,) if isinstance(item, str) else item for item in items],
-        trained.tokenizer(),
-        trained.prompt,
-        32,
-    )
-    expected = (
-        torch.from_numpy(labelled_rows.logits(module, len(module.out.bias), tokens, torch.device("cpu")))
-        .softmax(-1)
-        .numpy()
-    )
+    columns = zip(*items, strict=True) if opened.pair else [items]
+    ids = [tokenizer_files.encode_ids(trained.tokenizer(), list(column), 32) for column in columns]
+    ends = [np.cumsum([0, *map(len, column)]) for column in ids]
+    tokens = [TokenCache(np.concatenate(column), end, 0) for column, end in zip(ids, ends, strict=True)]
+    rows = Batches(np.tile(np.arange(12)[:, None], len(tokens)), tokens, 32)
+    logits = finetuning.logits(module, len(module.out.bias), rows, torch.device("cpu"))
+    expected = torch.from_numpy(logits).softmax(-1).numpy()
     assert np.abs(probabilities - expected).max() < 1e-4
     assert labels == [trained.labels[at] for at in expected.argmax(1)]
     assert np.ptp(probabilities[:, 0]) > 0.01

@@ -198,7 +198,8 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     assert models.assistant is not None and isinstance(models.teacher, encoder.TeacherEncoder)
     words = models.assistant.tokenizer
     limited = StudentTokenizer(words, 32).limited_to(spec.distilling)
-    reader = TargetReader(spec, models, pairs, None, Session(log=quiet), data)
+    unread: Any = None  # the student: there are no `targets`
+    reader = TargetReader(spec, models, pairs, unread, Session(log=quiet), data)
     align, teach, contrast = (
         replace(of_stage(stage, pairs, limited, Session(log=quiet)), targets=reader.of_stage(stage, pairs))
         for stage in distillation_stages(spec)

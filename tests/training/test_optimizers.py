@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from edgedistill import recipe
-from edgedistill.training.optimizers import optimizers, set_learning_rate
+from edgedistill.training.stages import optimizers, set_learning_rate
 
 
 def stage(**changes: Any) -> recipe.Stage:

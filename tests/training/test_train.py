@@ -612,9 +612,9 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
         texts = TrainingSources.of_recipe(spec, session).texts
         teacher = open_teacher(spec.teacher, Session(data=world.data))
         assert isinstance(teacher, TeacherEncoder)
-        found = TargetReader(spec, Models(teacher), texts, None, session, tmp_path / str(raw)).of_texts[
-            np.arange(20)
-        ]
+        unread: Any = None  # the student, which these targets are not fitted to
+        reader = TargetReader(spec, Models(teacher), texts, unread, session, tmp_path / str(raw))
+        found = reader.of_texts[np.arange(20)]
         expected = teacher.embed(texts.sides[0].texts(np.arange(20)), "cpu", not raw)
         assert np.allclose(found, expected, rtol=2e-3, atol=2e-3)
         lengths = np.linalg.norm(found, axis=1)

@@ -72,7 +72,7 @@ def of_recipe(manifest: Measures, file: str, data: Path | None) -> dict[str, Cla
         rows = labelled_tasks.read_table(path, columns, str(task.label), option)
     else:
         recorded.check_confined(task, data, f"{option}: manifest.json: recipe.stages")
-        rows = labelled_tasks.read_split(task, "test", data, option)
+        rows = labelled_tasks.read_test(task, data, option)
     if unknown := sorted(set(rows.labels) - set(known)):
         raise UserError(
             f"{name}: label {unknown[0]!r} is not among the bundle's ({', '.join(known)}); give the "

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import bundle_run, files, recipe, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
+from edgedistill.files import Json
+from edgedistill.run import Weights
 from edgedistill.runtime import prompts
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.runtime.trust import GET_AGAIN
@@ -42,19 +44,26 @@ def find(spec: recipe.Recipe, student: recipe.Finished) -> run.Run:
     Raises UserError as `bundle_run.open_finished`, and where the recipe asks for what this student does not
     have.
     """
-    source, name = bundle_run.open_finished(student.weights, "student.weights"), student.weights
+    source = bundle_run.open_finished(student.weights, "student.weights")
+    name = student.weights
     if source.kind == "static" and student.dropout is not None:
         raise UserError(f"student.dropout: {name} is a static student, which has none; leave it out")
     if student.pq_bytes is not None and (source.kind != "static" or source.shape.get("pq_bytes")):
-        fact = f"{name} is no static student with a full table"
-        raise UserError(f"student.pq_bytes: {fact}; leave it out, or give the run whose table is whole")
+        raise UserError(
+            f"student.pq_bytes: {name} is no static student with a full table; leave it out, or "
+            "give the run whose table is whole"
+        )
     if student.lexical is not None and source.dims < LEXICAL_CODES:
-        fact = f"{name} has {source.dims} dimensions, a projection of words needs {LEXICAL_CODES}"
-        raise UserError(f"student.lexical: {fact}; leave it out")
+        raise UserError(
+            f"student.lexical: {name} has {source.dims} dimensions, a projection of words needs "
+            f"{LEXICAL_CODES}; leave it out"
+        )
     for number, stage in enumerate(spec.distilling):
         if source.kind == "static" and stage.optimizer == "muon":
-            fact = f"muon optimizes the matrices of layers, and {name} is a static student, which has none"
-            raise UserError(f"stages[{number}].optimizer: {fact}; leave it out")
+            raise UserError(
+                f"stages[{number}].optimizer: muon optimizes the matrices of layers, and {name} is a "
+                "static student, which has none; leave it out"
+            )
     return source
 
 
@@ -72,12 +81,13 @@ def build(
     A new head starts as the old one where it has the same dimensions. Raises UserError where pairs would need
     a new head.
     """
-    shape, new_head = _shape(student, source), needs_new_head(spec, source, dims)
+    shape = _shape(student, source)
+    new_head = needs_new_head(spec, source, dims)
     if new_head and spec.rows is not None and spec.rows.translated:
-        fact = f"{source.folder.name} embeds in another space than the targets"
         raise UserError(
-            f"student.weights: {fact}, and its head is fitted on single texts, not on pairs; give the "
-            "teacher that it was trained with, or rows of one text"
+            f"student.weights: {source.folder.name} embeds in another space than the targets, and "
+            "its head is fitted on single texts, not on pairs; give the teacher that it was "
+            "trained with, or rows of one text"
         )
     if new_head:
         shape |= {"head": {"dims": dims, "bias": True}, "tanh": False}
@@ -102,12 +112,12 @@ def build(
     return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head, earlier=earlier(source))
 
 
-def _without(part: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def _without(part: str, weights: Weights) -> Weights:
     """The weights but for those of a part of the student."""
     return {name: value for name, value in weights.items() if not name.startswith(part)}
 
 
-def _shape(student: recipe.Finished, source: run.Run) -> dict[str, Any]:
+def _shape(student: recipe.Finished, source: run.Run) -> Json:
     """The source's shape with the recipe's own values."""
     shape = dict(source.shape)
     config = dict(shape.get("config", {}))
@@ -131,25 +141,30 @@ def _shape(student: recipe.Finished, source: run.Run) -> dict[str, Any]:
     return {name: value for name, value in shape.items() if name not in prompts.OF_ROLES} | roles
 
 
-def _with_longer_positions(weights: dict[str, Tensor], module: Any) -> dict[str, Tensor]:
+def _with_longer_positions(weights: Weights, module: Any) -> Weights:
     """The weights with as many position embeddings as the module has: further ones repeat the second half of
     those there are.
 
     Far positions resemble each other: `nano` stretched so to 256 tokens is nearer to its teacher on long
     texts before it has learned anything of them (bench/LOG.md).
     """
-    found, wanted = dict(weights), module.state_dict()
+    longer = dict(weights)
+    wanted = module.state_dict()
     for name, table in weights.items():
-        if name.endswith("position_embeddings.weight") and len(wanted[name]) > len(table):
-            rows, half = len(wanted[name]), table[len(table) // 2 :]
-            found[name] = torch.cat([table, half.repeat(-(-rows // len(half)), 1)[: rows - len(table)]])
-    return found
+        if not name.endswith("position_embeddings.weight"):
+            continue
+        missing = max(0, len(wanted[name]) - len(table))
+        half = table[len(table) // 2 :]
+        repeats = -(-missing // len(half))
+        longer[name] = torch.cat([table, half.repeat(repeats, 1)[:missing]])
+    return longer
 
 
-def _head(module: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def _head(module: Any, weights: Weights) -> Weights:
     """A new head's first weights: the old one's, the identity behind none, or where dimensions differ those
     that it has."""
-    old, new = weights.get("head.weight"), module.head.weight.detach()
+    old = weights.get("head.weight")
+    new = module.head.weight.detach()
     if old is None and new.shape[0] == new.shape[1]:
         old = torch.eye(len(new))
     if old is None or old.shape != new.shape:
@@ -164,11 +179,12 @@ def needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
         return False
     if spec.targets is not None and spec.targets.fits_student:
         return False
-    mine, theirs = _space(spec), _space(source.recipe)
+    mine = _space(spec)
+    theirs = _space(source.recipe)
     return mine is None or mine != theirs or dims != source.dims
 
 
-def _space(spec: recipe.Recipe) -> dict[str, Any] | None:
+def _space(spec: recipe.Recipe) -> Json | None:
     """What identifies the teacher whose own embeddings a recipe's targets are; None where `targets` map them
     to another space."""
     if spec.targets is not None and not spec.targets.keeps_space:
@@ -183,29 +199,32 @@ def fit_head(
     the training texts."""
     head: Any = student.module.head
     rows = np.random.default_rng([seed, 1]).permutation(texts.training_count)[:SAMPLE]
-    pooled, wanted = _pooled(student, texts.texts(rows)), targets[rows].astype(np.float64)
+    pooled = _pooled(student, texts.texts(rows))
+    wanted = targets[rows].astype(np.float64)
     count = max(1, round(SET_ASIDE * len(rows)))
-    measured = slice(0, count)
-    fitted = slice(count, None) if len(rows) > count else measured
+    measured = pooled[:count], wanted[:count]
+    fitted = (pooled[count:], wanted[count:]) if len(rows) > count else measured
     before = Affine(head.weight.detach().double().numpy().T, head.bias.detach().double().numpy())
-    squares = float(((pooled[fitted] - pooled[fitted].mean(0)) ** 2).sum(0).mean())
-    tried = [ridge(pooled[fitted], wanted[fitted], max(share * squares, 1e-9)) for share in REGULARIZATION]
-    cosines = [_cosine(each(pooled[measured]), wanted[measured]) for each in tried]
+    centred = fitted[0] - fitted[0].mean(0)
+    squares = float((centred**2).sum(0).mean())
+    tried = [ridge(*fitted, max(share * squares, 1e-9)) for share in REGULARIZATION]
+    cosines = [_cosine(fit, *measured) for fit in tried]
     best = tried[int(np.argmax(cosines))]
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(best.weight.T))
         head.bias.copy_(torch.from_numpy(best.bias))
-    first = _cosine(before(pooled[measured]), wanted[measured])
+    first = _cosine(before, *measured)
     session.log(
         f"head: fitted to the targets' {head.out_features} dimensions on {len(rows):,} texts; "
         f"mean cosine to them {first:.4f} before, {max(cosines):.4f} after"
     )
 
 
-def _pooled(student: PreparedStudent, texts: list[str]) -> np.ndarray:
+def _pooled(student: PreparedStudent, texts: list[str]) -> ndarray:
     """(n, H) float64: the student's output in front of its head."""
     bare: Any = student.module
-    head, bare.head = bare.head, None
+    head = bare.head
+    bare.head = None
     try:
         with without_lexical_channel(bare):
             rows = student_embeddings.embed(
@@ -216,8 +235,9 @@ def _pooled(student: PreparedStudent, texts: list[str]) -> np.ndarray:
         bare.head = head
 
 
-def _cosine(rows: np.ndarray, wanted: np.ndarray) -> float:
-    return float((unit_rows(rows) * unit_rows(wanted)).sum(1).mean())
+def _cosine(fit: Affine, pooled: ndarray, wanted: ndarray) -> float:
+    """The mean cosine of what a head makes of the pooled output with the targets."""
+    return float((unit_rows(fit(pooled)) * unit_rows(wanted)).sum(1).mean())
 
 
 class _Teacher(BaseModel):
@@ -262,7 +282,7 @@ class _Recorded(BaseModel):
     earlier: list[_Training] = Field([], max_length=100)
 
 
-def earlier(source: run.Run) -> list[dict[str, Any]]:
+def earlier(source: run.Run) -> list[Json]:
     """The trainings of a finished student for run.json and the model card, the first one first: its run may
     have continued another. Each has the entries of `_Training`.
 
@@ -272,17 +292,19 @@ def earlier(source: run.Run) -> list[dict[str, Any]]:
         read = _Recorded.model_validate(source.info)
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
-        fact = f"its record of what it was trained on cannot be read ({place!a})"
-        raise UserError(f"{source.folder}: {fact}; {GET_AGAIN}") from None
+        raise UserError(
+            f"{source.folder}: its record of what it was trained on cannot be read ({place!a}); {GET_AGAIN}"
+        ) from None
     spec = source.recipe
-    named, licences = spec.teacher, getattr(spec.rows, "licences", {})
+    named = spec.teacher
+    licences = getattr(spec.rows, "licences", {})
     model = files.portable(str(named.embeddings or named.model))
     teacher = _Teacher(name=model, revision=named.revision, licence=named.licence)
     stages = [stage.model_dump(mode="json") for stage in spec.stages]
     last = _Training(
         recipe=spec.name,
         teachers=read.teachers or [teacher],
-        sources=[each.model_copy(update={"licence": licences.get(each.name)}) for each in read.sources],
-        tuples=[_Tuples(**each) for each in recipe.row_sources(stages)],
+        sources=[record.model_copy(update={"licence": licences.get(record.name)}) for record in read.sources],
+        tuples=[_Tuples(**record) for record in recipe.row_sources(stages)],
     )
-    return [each.model_dump() for each in [*read.earlier, last]]
+    return [record.model_dump() for record in [*read.earlier, last]]

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files, recipe
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.rows import Rows
+from edgedistill.files import Json
 from edgedistill.runtime import prompts
 from edgedistill.session import Session
 from edgedistill.students import kinds
@@ -51,19 +53,6 @@ def build(
     dims = spec.targets.dims if spec.targets else models.teacher.dims
     if spec.finished is not None and models.finished is not None:
         return finished_student.build(spec, spec.finished, models.finished, tokenizer, dims, fitted)
-    return _new_student(spec, models, tokenizer, dims, session, texts, fitted)
-
-
-def _new_student(
-    spec: recipe.Recipe,
-    models: Models,
-    tokenizer: PreTrainedTokenizerBase,
-    dims: int,
-    session: Session,
-    texts: Rows | None,
-    fitted: bool,
-) -> PreparedStudent:
-    """A student whose shape the recipe describes."""
     torch.manual_seed(spec.seed)
     student = spec.built
     source = weight_source.find(student, models, tokenizer)
@@ -71,7 +60,7 @@ def _new_student(
     embeddings = _token_embeddings(spec, models, tokenizer, source, session, pairs, fitted)
     weights, batch = corpus_sample(spec, tokenizer, texts, session)
     start = Start(tokenizer, dims, embeddings, token_weights=weights, batch=batch, shape_only=not fitted)
-    earlier: list[dict[str, Any]] = []
+    earlier: list[Json] = []
     if source is not None:
         start = replace(start, layers=source.layers, head=source.head)
         earlier = finished_student.earlier(source.finished) if source.finished else []
@@ -114,7 +103,7 @@ def corpus_sample(
     if texts is None or not (weighted or student.reduced):
         return None, None
     limited = StudentTokenizer(tokenizer, student.max_tokens).limited_to(spec.distilling)
-    tokens = [limited.tokens(each, session).open() for each in texts.sides]
+    tokens = [limited.tokens(side, session).open() for side in texts.sides]
     rows = texts.sides[0].spread(SAMPLE, 0, texts.sides[0].training_count)
     ids, mask = tokens[0].batch(rows, SAMPLE_TOKENS)
     weights = None
@@ -138,19 +127,21 @@ def _token_embeddings(
     w is the source's width: a student that is narrower reduces them. With `pairs` the rows are fitted to
     their translations. Without `fitted` only problems are looked for, and None is returned.
     """
-    of = spec.built.embeddings
-    if of.source == "random":
+    table_spec = spec.built.embeddings
+    if table_spec.source == "random":
         return None
-    if source is None and of.source == "glove":
-        file, width = (session.data or Path()) / str(of.file), getattr(spec.student, "width", 0)
+    if source is None and table_spec.source == "glove":
+        file = (session.data or Path()) / str(table_spec.file)
+        width = getattr(spec.student, "width", 0)
         rows = initial_embeddings.from_glove(tokenizer, file, width, spec.seed)
         return rows if fitted else None
     start: Any = source or with_weights(models.teacher, "student.embeddings")
     if not fitted:
         return None
-    if source is None and of.of == "outputs":
+    if source is None and table_spec.of == "outputs":
         return torch.from_numpy(_outputs(start, tokenizer, session))
-    model, source_tokenizer = (start if source else start.module).model, start.tokenizer
+    model = (start if source else start.module).model
+    source_tokenizer = start.tokenizer
     table = model.get_input_embeddings().weight.detach()
     rows = initial_embeddings.from_model(tokenizer, source_tokenizer, table)
     if pairs is None:
@@ -162,7 +153,7 @@ def _token_embeddings(
     return initial_embeddings.from_translations(rows, tokenizer, source_tokenizer, table, pairs)
 
 
-def _outputs(teacher: TeacherEncoder, tokenizer: PreTrainedTokenizerBase, session: Session) -> np.ndarray:
+def _outputs(teacher: TeacherEncoder, tokenizer: PreTrainedTokenizerBase, session: Session) -> ndarray:
     """The teacher's embedding of each token as a text of its own, (V, d) float32; from the cache where an
     earlier run has left it."""
     ids = initial_embeddings.tokens_as_texts(tokenizer, teacher.tokenizer)
@@ -171,5 +162,5 @@ def _outputs(teacher: TeacherEncoder, tokenizer: PreTrainedTokenizerBase, sessio
     cached_folder(
         folder, lambda temporary: np.save(temporary / "outputs.npy", teacher.embed_ids(ids)), session.log
     )
-    found: np.ndarray = np.load(folder / "outputs.npy")
-    return found
+    outputs: ndarray = np.load(folder / "outputs.npy")
+    return outputs

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy import ndarray
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.token_cache import TokenCache, TokenPass
+from edgedistill.files import Json
 from edgedistill.run import Run, Shaped
 from edgedistill.runtime.prompts import Prompts
 from edgedistill.session import Session
@@ -41,13 +42,13 @@ class StudentTokenizer:
         """The padding id, 0 where the tokenizer names none."""
         return self.tokenizer.pad_token_id or 0
 
-    def encoder(self) -> Callable[[list[str]], list[np.ndarray]]:
+    def encoder(self) -> Callable[[list[str]], list[ndarray]]:
         """Texts -> the ids of each, (T,), with special tokens and at most `max_tokens`; no prompt is put
         before them."""
         copied = Tokenizer.from_str(self.backend.to_str())  # others change the shared one's limit meanwhile
         copied.no_padding()
         copied.enable_truncation(self.max_tokens)
-        return lambda texts: [np.array(each.ids) for each in copied.encode_batch_fast(texts)]
+        return lambda texts: [np.array(encoding.ids) for encoding in copied.encode_batch_fast(texts)]
 
     def limited(self, max_tokens: int) -> StudentTokenizer:
         """The same with a lower limit, or as it is where the limit is not lower."""
@@ -73,12 +74,12 @@ class PreparedStudent(Shaped):
     """
 
     module: nn.Module
-    shape: dict[str, Any]
+    shape: Json
     tokenizer: PreTrainedTokenizerBase
-    origin: dict[str, Any] | None = None
+    origin: Json | None = None
     new_head: bool = False
     drops_head: bool = False
-    earlier: Sequence[dict[str, Any]] = ()
+    earlier: Sequence[Json] = ()
     model_folder: Path | None = None
 
     @classmethod
@@ -92,8 +93,8 @@ class PreparedStudent(Shaped):
         return StudentTokenizer(self.tokenizer, self.max_tokens, self.prompts)
 
 
-def token_counts(tokens: Sequence[TokenCache], corpora: Sequence[Corpus], vocabulary: int) -> np.ndarray:
+def token_counts(tokens: Sequence[TokenCache], corpora: Sequence[Corpus], vocabulary: int) -> ndarray:
     """How often each token occurs in the training texts, (vocabulary,)."""
     pairs = zip(tokens, corpora, strict=True)
-    found: np.ndarray = np.sum([each.counts(vocabulary, texts.training_count) for each, texts in pairs], 0)
-    return found
+    counts: ndarray = np.sum([cache.counts(vocabulary, texts.training_count) for cache, texts in pairs], 0)
+    return counts

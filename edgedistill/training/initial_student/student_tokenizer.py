@@ -39,21 +39,27 @@ def build(
     unfinished run's, and read from there if it is there already. Raises UserError where the recipe learns or
     trims a vocabulary and has no corpus.
     """
-    kept = folder / "tokenizer" if folder else None
-    if kept and kept.exists():
-        return AutoTokenizer.from_pretrained(kept, trust_remote_code=False)
+    if folder is not None and (folder / "tokenizer").exists():
+        return AutoTokenizer.from_pretrained(folder / "tokenizer", trust_remote_code=False)
     trimming = None
     if models.finished is not None:
         tokenizer = models.finished.tokenizer()
     else:
         tokenizer, trimming = _new(spec.built, models, [] if texts is None else texts.sides, session)
     tokenizer = tokenizer_files.from_the_start(tokenizer)
-    if kept:
-        with files.new_folder(kept) as temporary:
-            tokenizer_files.save_tokenizer(tokenizer, temporary)
-            if trimming is not None:
-                files.write_json(temporary / "trim.json", trimming)
+    keep(tokenizer, folder, trimming)
     return tokenizer
+
+
+def keep(tokenizer: PreTrainedTokenizerBase, folder: Path | None, trimming: Any = None) -> None:
+    """Write a tokenizer, and what was trimmed of it, to the unfinished run's `folder`, where it is not there
+    yet."""
+    if folder is None or (folder / "tokenizer").exists():
+        return
+    with files.new_folder(folder / "tokenizer") as temporary:
+        tokenizer_files.save_tokenizer(tokenizer, temporary)
+        if trimming is not None:
+            files.write_json(temporary / "trim.json", trimming)
 
 
 def _new(
@@ -62,8 +68,9 @@ def _new(
     """(the tokenizer of a student whose shape the recipe describes, the content of trim.json or None)."""
     for field, what in OF_THE_CORPUS.items():
         if getattr(student, field) is not None and not corpora:
-            fact = f"{what} the rows, and the recipe has none"
-            raise UserError(f"student.{field}: {fact}; add `rows`, or leave it out")
+            raise UserError(
+                f"student.{field}: {what} the rows, and the recipe has none; add `rows`, or leave it out"
+            )
     if student.unigram is not None:
         return learn_tokenizer.learn_unigram(corpora, student.unigram, session=session), None
     tokenizer = named(student, models)
@@ -83,14 +90,14 @@ def named(student: recipe.BuiltStudent, models: Models) -> PreTrainedTokenizerBa
         return with_weights(models.teacher, "student.tokenizer").tokenizer
     if student.tokenizer == "assistant":
         return models.taught.tokenizer
-    found = resolve.resolve(student.tokenizer)
-    if isinstance(found, resolve.RunFolder):
-        return run.open_run(found.folder, "student.tokenizer").tokenizer()
-    if isinstance(found, resolve.HubId) and "revision" not in type(student).model_fields:
+    source = resolve.resolve(student.tokenizer)
+    if isinstance(source, resolve.RunFolder):
+        return run.open_run(source.folder, "student.tokenizer").tokenizer()
+    if isinstance(source, resolve.HubId) and "revision" not in type(student).model_fields:
         raise UserError(
             f"student.tokenizer: no such folder: {student.tokenizer!r}; give packaged:NAME, or a folder with "
             "tokenizer.json"
         )
     revision = getattr(student, "revision", None)
-    folder = resolve.model_files(found, revision, "student.tokenizer")
+    folder = resolve.model_files(source, revision, "student.tokenizer")
     return tokenizer_files.load_tokenizer(model_folder.read(folder))

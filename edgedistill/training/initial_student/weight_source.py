@@ -57,15 +57,18 @@ def find(
         source = _of_folder(student, opened, models, tokenizer)
     else:
         source = _of_model(student, opened)
-    rows, tokens = int(source.model.config.vocab_size), len(source.tokenizer)
+    rows = int(source.model.config.vocab_size)
+    tokens = len(source.tokenizer)
     if not tokens <= rows <= tokens + SPARE_ROWS:
-        fact = (
-            f"{student.weights} has an embedding table of {rows:,} rows and a tokenizer of {tokens:,} tokens"
+        raise UserError(
+            f"student.weights: {student.weights} has an embedding table of {rows:,} rows and a "
+            f"tokenizer of {tokens:,} tokens; use the tokenizer that belongs to the model"
         )
-        raise UserError(f"student.weights: {fact}; use the tokenizer that belongs to the model")
     if student.pooling == "cls_pooler" and getattr(source.model, "pooler", None) is None:
-        fact = f"cls_pooler needs the pooler of `weights`, and {student.weights} has none or leaves it out"
-        raise UserError(f"student.pooling: {fact}; choose another pooling, or weights with a pooler")
+        raise UserError(
+            f"student.pooling: cls_pooler needs the pooler of `weights`, and {student.weights} "
+            "has none or leaves it out; choose another pooling, or weights with a pooler"
+        )
     return source
 
 
@@ -77,8 +80,10 @@ def _of_model(student: recipe.Transformer, opened: teachers.TeacherEncoder) -> W
         layers = _layers(student, getattr(module, "model", module), str(opened.spec.name))
         return WeightSource(layers, opened.tokenizer, finished=finished)
     if isinstance(module, recurrent.RecurrentStudent) and student.kind == "bert":
-        fact = "is a recurrent student, whose repeated layers a BERT cannot take"
-        raise UserError(f"student.weights: {opened.spec.model} {fact}; use `kind: recurrent`")
+        raise UserError(
+            f"student.weights: {opened.spec.model} is a recurrent student, whose repeated layers "
+            "a BERT cannot take; use `kind: recurrent`"
+        )
     return WeightSource(bert_layers.of_student(module), opened.tokenizer, module.head, finished)
 
 
@@ -101,8 +106,10 @@ def _of_folder(
         return WeightSource(layers, student_tokenizer.named(student, models))
     of_weights = tokenizer_files.load_tokenizer(opened)
     if student.tokenizer == "teacher" and not tokenizer.get_vocab().keys() <= of_weights.get_vocab().keys():
-        fact = f"the weights of {student.weights} belong to another vocabulary"
-        raise UserError(f"student.tokenizer: {fact}; set student.tokenizer: {student.weights}")
+        raise UserError(
+            f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; "
+            f"set student.tokenizer: {student.weights}"
+        )
     return WeightSource(layers, of_weights)
 
 
@@ -115,9 +122,11 @@ def _layers(student: recipe.Transformer, model: Any, name: str) -> EncoderLayers
     return layers
 
 
-def _unknown(student: recipe.Transformer, name: str, found: str) -> UserError:
+def _unknown(student: recipe.Transformer, name: str, architecture: str) -> UserError:
     known = ", ".join(sorted(name for _, name in bert_layers.ARCHITECTURES.values()))
     way_out = "choose one of these"
     if student.kind == "bert":
         way_out += ", or use `weights: random`"
-    return UserError(f"student.weights: {name} is {found}, and layers can be taken from {known}; {way_out}")
+    return UserError(
+        f"student.weights: {name} is {architecture}, and layers can be taken from {known}; {way_out}"
+    )

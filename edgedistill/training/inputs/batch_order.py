@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill import recipe
 from edgedistill.runtime.similarity import unit_rows
@@ -22,15 +23,15 @@ GROUPS = 4  # of a cluster within a window, so that few groups straddle two clus
 class Lengths(Protocol):
     """Anything that knows how many tokens its rows have."""
 
-    def lengths(self, rows: np.ndarray) -> np.ndarray: ...
+    def lengths(self, rows: ndarray) -> ndarray: ...
 
 
 # rows (batch,), and which pass over the texts each belongs to, counted from 0
-RowsAndPasses = tuple[np.ndarray, np.ndarray]
+RowsAndPasses = tuple[ndarray, ndarray]
 
 
 @lru_cache(maxsize=2)  # one pass ends in the window in which the next begins
-def order_of_pass(rows: int, seed: int, number: int) -> np.ndarray:
+def order_of_pass(rows: int, seed: int, number: int) -> ndarray:
     """The order in which a pass reads so many rows: a random permutation (rows,)."""
     return np.random.default_rng([seed, number, 1]).permutation(rows)
 
@@ -39,13 +40,13 @@ class Groups(NamedTuple):
     """Groups of similar texts in a batch: how many texts are in a group, and the cluster of every row."""
 
     size: int
-    clusters: np.ndarray
+    clusters: ndarray
 
-    def positions(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    def positions(self, rows: ndarray, lengths: ndarray) -> ndarray:
         """The positions of rows (n,) in groups of the same cluster, or of two where one ends; the groups
         are sorted by their longest text."""
-        found = np.argsort(self.clusters[rows], kind="stable").reshape(-1, self.size)
-        return found[np.argsort(lengths[found].max(1), kind="stable")].ravel()
+        groups = np.argsort(self.clusters[rows], kind="stable").reshape(-1, self.size)
+        return groups[np.argsort(lengths[groups].max(1), kind="stable")].ravel()
 
 
 def similar_texts(stage: recipe.Stage, targets: EmbeddingRows, texts: int, seed: int) -> Groups:
@@ -56,7 +57,7 @@ def similar_texts(stage: recipe.Stage, targets: EmbeddingRows, texts: int, seed:
     return Groups(size, clusters(targets, texts, count, seed))
 
 
-def clusters(targets: EmbeddingRows, texts: int, count: int, seed: int) -> np.ndarray:
+def clusters(targets: EmbeddingRows, texts: int, count: int, seed: int) -> ndarray:
     """The k-means cluster of each of the first `texts` target embeddings, scaled to unit length: (texts,)
     int64, below `count`."""
     from sklearn.cluster import KMeans
@@ -86,7 +87,7 @@ class BatchOrder:
 
     stage: recipe.Stage
     tokens: Lengths
-    rows: np.ndarray
+    rows: ndarray
     seed: int
     groups: Groups | None = None
     _window: tuple[int, list[RowsAndPasses]] = field(default=(-1, []), init=False, repr=False)
@@ -105,12 +106,14 @@ class BatchOrder:
         Texts of like length share a batch, which saves padding; with `groups` it is groups of similar texts
         that are sorted. Returns `sorting_window` pairs of rows and passes.
         """
-        batch, bucket, texts = self.stage.batch, self.stage.sorting_window, len(self.rows)
+        batch = self.stage.batch
+        bucket = self.stage.sorting_window
+        texts = len(self.rows)
         positions = np.arange(number * bucket * batch, (number + 1) * bucket * batch)
         passes = positions // texts
         parts = [
-            order_of_pass(texts, self.seed, int(each))[positions[passes == each] % texts]
-            for each in np.unique(passes)
+            order_of_pass(texts, self.seed, int(part))[positions[passes == part] % texts]
+            for part in np.unique(passes)
         ]
         rows = self.rows[np.concatenate(parts)]
         if bucket == 1:
@@ -122,4 +125,4 @@ class BatchOrder:
             sort = self.groups.positions(rows, lengths)
         order = np.random.default_rng([self.seed, number]).permutation(bucket)
         batches = sort.reshape(bucket, batch)[order]
-        return [(rows[each], passes[each]) for each in batches]
+        return [(rows[part], passes[part]) for part in batches]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
@@ -19,8 +20,8 @@ from edgedistill.training.initial_student.prepared_student import StudentTokeniz
 from edgedistill.training.inputs.stage_targets import StageTargets
 from edgedistill.training.stages import NumberedStage
 
-Ids = tuple[np.ndarray, np.ndarray]  # (ids, mask), each (n, T) int64, right-padded
-View = Callable[[np.ndarray, np.ndarray], Ids]  # (texts, the pass over them that each belongs to) -> ids
+Ids = tuple[ndarray, ndarray]  # (ids, mask), each (n, T) int64, right-padded
+View = Callable[[ndarray, ndarray], Ids]  # (texts, the pass over them that each belongs to) -> ids
 NOTHING = StageTargets()  # until they are opened
 
 
@@ -33,7 +34,7 @@ class Batches:
     rows; with a `view` the texts, then a second view of each.
     """
 
-    index: np.ndarray
+    index: ndarray
     sides: Sequence[TokenCache]
     max_tokens: int
     targets: StageTargets = NOTHING
@@ -44,14 +45,15 @@ class Batches:
     def rows(self) -> int:
         return len(self.index)
 
-    def lengths(self, rows: np.ndarray) -> np.ndarray:
+    def lengths(self, rows: ndarray) -> ndarray:
         """Tokens in the longest text of each row, (n,); further documents of a query are not read."""
         return np.max([side.lengths(self.index[rows, at]) for at, side in enumerate(self.sides)], axis=0)
 
-    def trained_and_queued(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray, np.ndarray]:
+    def trained_and_queued(self, stage: NumberedStage) -> tuple[ndarray, ndarray]:
         """(the rows that a stage trains on, in order; the rows that fill its queue at the start, which are
         none of those). Raises UserError where none are left to train on."""
-        rows, longest = np.arange(self.rows), stage.spec.skip_longer_than
+        rows = np.arange(self.rows)
+        longest = stage.spec.skip_longer_than
         if longest is not None:
             rows = rows[self.lengths(rows) <= longest]
         queued = np.zeros(len(rows), bool)
@@ -60,23 +62,27 @@ class Batches:
             queued[drawn] = True
         return rows[~queued], rows[queued]
 
-    def texts(self, rows: np.ndarray) -> list[np.ndarray]:
+    def texts(self, rows: ndarray) -> list[ndarray]:
         """The texts of rows, in their sides: of each column, or the queries and the distinct documents,
         ascending."""
         index = self.index[rows]
         return [index[:, 0], np.unique(index[:, 1:])] if self.ranked else list(index[:, : len(self.sides)].T)
 
-    def compared(self, rows: np.ndarray) -> Targets:
+    def compared(self, rows: ndarray) -> Targets:
         """What a batch of these rows is compared with."""
         return self.targets.of(rows, self.texts(rows))
 
-    def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], Targets]:
+    def columns(self, rows: ndarray) -> list[Ids]:
+        """ids and mask of every column."""
+        texts = zip(self.sides, self.texts(rows), strict=True)
+        return [side.batch(column, self.max_tokens) for side, column in texts]
+
+    def batch(self, rows: ndarray, passes: ndarray) -> tuple[list[Ids], Targets]:
         """(ids and mask of every column or view, what they are compared with)."""
-        texts = self.texts(rows)
-        ids = [side.batch(each, self.max_tokens) for side, each in zip(self.sides, texts, strict=True)]
+        ids = self.columns(rows)
         if self.view is not None:
-            ids.append(self.view(texts[0], passes))
-        return ids, self.targets.of(rows, texts)
+            ids.append(self.view(self.index[rows, 0], passes))
+        return ids, self.compared(rows)
 
 
 def token_passes(rows: Rows, tokenizer: StudentTokenizer, session: Session) -> list[TokenPass]:
@@ -85,33 +91,41 @@ def token_passes(rows: Rows, tokenizer: StudentTokenizer, session: Session) -> l
     return [tokenizer.tokens(side, session, role) for side, role in sides]
 
 
-def of_stage(
-    stage: NumberedStage[recipe.Stage], rows: Rows, tokenizer: StudentTokenizer, session: Session
-) -> Batches:
+def of_rows(rows: Rows, tokenizer: StudentTokenizer, session: Session) -> Batches:
+    """The batches of all rows, without what they are compared with."""
+    sides = [tokens.open() for tokens in token_passes(rows, tokenizer, session)]
+    return Batches(rows.index, sides, tokenizer.max_tokens, ranked=rows.ranked)
+
+
+def of_stage(stage: NumberedStage, rows: Rows, tokenizer: StudentTokenizer, session: Session) -> Batches:
     """The batches of a stage, without what they are compared with. `tokenizer` has the highest limit of all
     stages."""
+    whole = of_rows(rows, tokenizer, session)
     limited = tokenizer.limited(stage.spec.max_tokens)
-    sides = [tokens.open() for tokens in token_passes(rows, tokenizer, session)]
-    view = _view(stage, rows.sides[0], sides[0], limited)
-    index, ranked = rows.training_rows(stage.spec.tables), rows.ranked
-    return Batches(index, sides, limited.max_tokens, ranked=ranked, view=view)
+    view = _view(stage, rows.sides[0], whole.sides[0], limited)
+    index = rows.training_rows(stage.spec.tables)
+    return replace(whole, index=index, max_tokens=limited.max_tokens, view=view)
 
 
-def queue_rows(stage: NumberedStage[recipe.Stage], rows: int) -> int:
+def queue_rows(stage: NumberedStage, rows: int) -> int:
     """How many of a stage's rows fill its queue at the start and are not trained on. Raises UserError where
     that leaves none."""
     wanted = stage.spec.objective.prefilled
     if rows == 0:
-        fact = f"no text has {stage.spec.skip_longer_than} tokens or fewer"
-        raise UserError(f"{stage.place}.skip_longer_than: {fact}; raise it")
+        raise UserError(
+            f"{stage.place}.skip_longer_than: no text has {stage.spec.skip_longer_than} tokens or "
+            "fewer; raise it"
+        )
     if wanted >= rows:
-        fact = f"a queue of {wanted:,} texts leaves none of {rows:,} to train on"
-        raise UserError(f"{stage.place}.objective: {fact}; lower it")
+        raise UserError(
+            f"{stage.place}.objective: a queue of {wanted:,} texts leaves none of {rows:,} to "
+            "train on; lower it"
+        )
     return wanted
 
 
 def _view(
-    stage: NumberedStage[recipe.Stage], texts: Corpus, tokens: TokenCache, tokenizer: StudentTokenizer
+    stage: NumberedStage, texts: Corpus, tokens: TokenCache, tokenizer: StudentTokenizer
 ) -> View | None:
     """The second view of each text, where the stage has one; changed texts are made, and tokenized, a batch
     at a time."""
@@ -122,7 +136,7 @@ def _view(
         return lambda rows, passes: tokens.batch(rows, tokenizer.max_tokens)
     encode = tokenizer.encoder()
 
-    def view(rows: np.ndarray, passes: np.ndarray) -> Ids:
+    def view(rows: ndarray, passes: ndarray) -> Ids:
         changed = _without_words(spec, stage.seed, texts.texts(rows), rows, passes)
         return batching.pad(encode(changed), tokenizer.pad_id)
 
@@ -130,7 +144,7 @@ def _view(
 
 
 def _without_words(
-    spec: recipe.View, seed: int, texts: list[str], rows: np.ndarray, passes: np.ndarray
+    spec: recipe.View, seed: int, texts: list[str], rows: ndarray, passes: ndarray
 ) -> list[str]:
     """Texts without some of their words; the row of a text in the corpus and the pass over it decide which
     remain."""

@@ -4,12 +4,12 @@ the recipe's `targets` say so, and scores."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
+from numpy import ndarray
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe
@@ -41,20 +41,21 @@ class StageTargets:
     embeddings: Sequence[tuple[EmbeddingRows, int]] = ()
     scored: ScoredTuples | None = None
     similar_by: EmbeddingRows | None = None
-    labels: np.ndarray | None = None
-    logits: np.ndarray | None = None
+    labels: ndarray | None = None
+    logits: ndarray | None = None
 
     @property
     def dims(self) -> int | None:
         """Those of the embeddings; None where there are none."""
         return self.embeddings[0][0].dims if self.embeddings else None
 
-    def of(self, rows: np.ndarray, texts: Sequence[np.ndarray]) -> Targets:
+    def of(self, rows: ndarray, texts: Sequence[ndarray]) -> Targets:
         """What a batch of these rows, with these texts in their sides, is compared with."""
-        embeddings = tuple(each[texts[column]] for each, column in self.embeddings)
+        embeddings = tuple(values[texts[column]] for values, column in self.embeddings)
         if self.scored is not None:
             return Targets(embeddings, *self.scored.ranking(rows, texts[1]))
-        labels, logits = (None if each is None else each[rows] for each in (self.labels, self.logits))
+        labels = None if self.labels is None else self.labels[rows]
+        logits = None if self.logits is None else self.logits[rows]
         return Targets(embeddings, labels=labels, logits=logits)
 
     def similar(self, stage: recipe.Stage, seed: int) -> batch_order.Groups | None:
@@ -64,8 +65,8 @@ class StageTargets:
             return None
         positives = self.scored.index[:, 1]
         documents = int(positives.max()) + 1
-        found = batch_order.similar_texts(stage, self.similar_by, documents, seed)
-        return found._replace(clusters=found.clusters[positives] * documents + positives)
+        groups = batch_order.similar_texts(stage, self.similar_by, documents, seed)
+        return groups._replace(clusters=groups.clusters[positives] * documents + positives)
 
 
 class Side(NamedTuple):
@@ -125,7 +126,7 @@ def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterat
     for stage, rows in zip(spec.distilling, stages, strict=True):
         unmapped = spec.targets is None
         yield from (
-            each for each in matched(stage, rows) if each.rows is not texts or each.number or unmapped
+            side for side in matched(stage, rows) if side.rows is not texts or side.number or unmapped
         )
         if rows.ranked:
             both = needs_cosines(stage, spec.rows_of(stage))
@@ -134,6 +135,7 @@ def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterat
             )
 
 
+@dataclass
 class TargetReader:
     """Opens what the stages of a recipe are compared with; teachers embed what is needed for it and not
     cached.
@@ -142,24 +144,19 @@ class TargetReader:
     before its first step, and is kept in `folder`, the unfinished run's.
     """
 
-    def __init__(
-        self,
-        spec: recipe.Recipe,
-        models: Models,
-        texts: Rows,
-        student: PreparedStudent | None,
-        session: Session,
-        folder: Path,
-    ) -> None:
-        self.spec, self.models, self.texts, self.student = spec, models, texts, student
-        self.session, self.folder = session, folder
-        self._opened = dict[Path, EmbeddingRows]()
+    spec: recipe.Recipe
+    models: Models
+    texts: Rows
+    student: PreparedStudent
+    session: Session
+    folder: Path
+    _opened: dict[Path, EmbeddingRows] = field(default_factory=dict)
 
     def _open(self, side: Side) -> EmbeddingRows:
-        found = side.pass_of(self.models, self.session)
-        if found.folder not in self._opened:
-            self._opened[found.folder] = found.open()
-        return self._opened[found.folder]
+        embedding = side.pass_of(self.models, self.session)
+        if embedding.folder not in self._opened:
+            self._opened[embedding.folder] = embedding.open()
+        return self._opened[embedding.folder]
 
     @cached_property
     def of_texts(self) -> EmbeddingRows:
@@ -167,15 +164,14 @@ class TargetReader:
         spec = self.spec
         if spec.targets is None:
             return self._open(Side(self.texts, 0))
-
-        def of_student(rows: np.ndarray) -> np.ndarray:
-            assert self.student is not None, "the recipe's own checks guarantee it"
-            module, texts = self.student.module.eval(), self.texts.sides[0].texts(rows)
-            return student_embeddings.embed(module, self.student.tokenizer, texts, self.student.max_tokens)
-
         embeddings = self._open(Side(self.texts, 0, raw=spec.targets.raw))
-        data = targets.FittingData(embeddings, self.texts.training_count, of_student, spec.seed)
+        data = targets.FittingData(embeddings, self.texts.training_count, self._of_student, spec.seed)
         return targets.load_or_fit(spec.targets, data, self.folder / "targets", self.session.log)
+
+    def _of_student(self, rows: ndarray) -> ndarray:
+        student = self.student
+        texts = self.texts.sides[0].texts(rows)
+        return student_embeddings.embed(student.module.eval(), student.tokenizer, texts, student.max_tokens)
 
     def _reduced(self, side: Side) -> EmbeddingRows:
         """What the recipe's `targets` make of the embeddings of a side."""
@@ -186,13 +182,14 @@ class TargetReader:
         _ = self.of_texts  # fits the map
         return targets.read(self.spec.targets, self._open(side), self.folder / "targets")
 
-    def of_stage(self, stage: NumberedStage[recipe.Stage], rows: Rows) -> StageTargets:
+    def of_stage(self, stage: NumberedStage, rows: Rows) -> StageTargets:
         """What the rows of a stage are compared with."""
         spec = stage.spec
         embeddings = [(self._reduced(side), side.number) for side in matched(spec, rows)]
         if not rows.ranked:
             return StageTargets(embeddings)
-        teacher, described = None, self.spec.rows_of(spec)
+        teacher = None
+        described = self.spec.rows_of(spec)
         if needs_cosines(spec, described):
             both = [Side(rows, side) for side in (0, 1)]
             models = [side.model(self.models) for side in both]
