@@ -79,7 +79,9 @@ def beside(name: str | Path, other: str | Path) -> Measures:
     asked = bundle.load(other)
     index = bundle.load(name)
     spaces = {asked.space, index.space}
-    known = "unknown" if None in spaces else "same" if len(spaces) == 1 else "different"
+    known = "same" if len(spaces) == 1 else "different"
+    if None in spaces:
+        known = "unknown"
     texts = scoring.suite(SENTENCES).texts
     result = {"space": known, "texts": len(texts), "cosine_mean": None, "neighbours_kept": None}
     again = "embed the texts of the index again"
