@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 ENVIRONMENTS := $(CURDIR)/.environments
 ECOSYSTEMS ?= --out bench/reports/ecosystems.json --readme
 
-.PHONY: help test runners lint format types docs demo reproduction ecosystems processors mteb speeds integrations peers wheel release audit locked setup clean
+.PHONY: help test runners lint format types docs demo reproduction ecosystems fuzz processors mteb speeds integrations peers wheel release audit locked setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -62,6 +62,17 @@ INSTALLED := $(foreach library,$(LIBRARIES) transformers.js,$(ENVIRONMENTS)/$(li
 
 ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of bench/ENGINES.md
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) OMP_NUM_THREADS=1 $(BIN)/python bench/ecosystems.py $(ECOSYSTEMS)
+
+FUZZ_SECONDS ?= 3600
+FUZZER := clang -DFUZZ -std=c99 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iexport/core tests/runners/core/torture.c -lm
+
+fuzz: $(STAMP)  ## libFuzzer with sanitizers on texts of multi and on the file of a student, FUZZ_SECONDS each (needs clang)
+	mkdir -p $(ENVIRONMENTS)/fuzz/text $(ENVIRONMENTS)/fuzz/file
+	$(FUZZER) -o $(ENVIRONMENTS)/fuzz/fuzzer
+	$(BIN)/edgedistill export multi --core $(ENVIRONMENTS)/fuzz/multi --overwrite
+	xz -dkc tests/runners/core/version-5.bin.xz > $(ENVIRONMENTS)/fuzz/student.bin
+	cd $(ENVIRONMENTS)/fuzz && STUDENT=multi/student.bin TEXTS_ONLY=1 ./fuzzer text -max_total_time=$(FUZZ_SECONDS) -max_len=600 -timeout=60
+	cd $(ENVIRONMENTS)/fuzz && STUDENT=student.bin ./fuzzer file -max_total_time=$(FUZZ_SECONDS) -max_len=64 -timeout=60
 
 processors: $(STAMP)  ## golden texts of every kind and precision on aarch64 and x86-64 without VNNI, under QEMU (Debian's qemu-user-static)
 	OMP_NUM_THREADS=1 $(BIN)/python bench/processors.py

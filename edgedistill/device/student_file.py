@@ -38,7 +38,8 @@ FILE = "student.bin"
 STUDENTS = "students.json"  # of a page: [{name, file, size_bytes, languages}]
 NOT_SERVED = shutil.ignore_patterns("test", "*.mjs", "package*.json", "node_modules")  # of export/web
 NOT_LOADED = shutil.ignore_patterns(
-    *("*.c", "*.h", "*.md", "*.ts", "*akefile", "*.swift", "package.json", "cli.js", "jvm", "swift", "sqlite")
+    *("*.c", "*.h", "*.md", "*.ts", "*akefile", "*.swift", "package.json", "cli.js"),
+    *("jvm", "swift", "sqlite", "rust"),
 )  # of export/core, by a page
 LANGUAGE = re.compile(r"[a-z]{2,3}(-\w{2,8})?")
 PRECISIONS = ("fp32", "w8", "int8", "w4")
@@ -150,7 +151,7 @@ class _File:
                 self.product(student.words.product)
             if at < len(student.dense):
                 self._dense(student.dense[at])
-        self.numbers([])  # of blocks of several teachers, their sizes and weights
+        self.numbers([])  # reserved, as is the next
         self.array(np.zeros(0, np.float32))
         self.numbers(opened.dims if not opened.labels else [])
         self.strings([label.encode() for label in opened.labels])
@@ -313,7 +314,7 @@ def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
         "pooling": POOLINGS.index(student.pooling),
         "denses": len(student.dense),
         "lexical_at": student.words_at,
-        "blocks": 0,
+        "reserved": 0,
         "size": labels or opened.dims[0],
         "cuts": 0 if labels else len(opened.dims),
         "labels": labels,

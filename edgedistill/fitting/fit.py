@@ -136,7 +136,7 @@ def train_candidates(fit: Fit) -> None:
             fit.session.log(f"no time is left to train {shape.name}")
             return
         fit.measure(_candidate(fit, shape, shape.name, seconds, share == 1.0))
-    trained = [each for each in fit.state.measured if each.steps]
+    trained = [each for each in _ranked(fit.state) if each.steps]
     if len(shapes) == 1 or not trained or any(each.name.endswith(LONGER) for each in trained):
         return
     best, seconds = trained[0], _training_seconds(fit, 1.0, 1)

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,10 @@ class Fit:
     def source(self) -> Source:
         """What candidates start from."""
         self.session.log("layers and vocabularies that students can have")
-        found = shapes.find(self.teacher, self.corpus, self.folder / record.VOCABULARIES, self.session)
-        return replace(found, own_space=self.request.space == "own")
+        own_space, folder = self.request.space == "own", self.folder / record.VOCABULARIES
+        most = 1e6 * self.request.budget.max_mb if own_space else math.inf
+        found = shapes.find(self.teacher, self.corpus, folder, self.session, most)
+        return replace(found, own_space=own_space)
 
     def recipe(self, shape: Shape, **length: Any) -> dict[str, Any]:
         """The recipe of a candidate, as data; `length` has the steps or minutes of its training."""
@@ -386,7 +388,8 @@ def _largest(
             continue
         if excess <= 0:
             return [shape]
-        estimate = shapes.products if cost.p50_ms[precision] > budget.max_p50_ms else _least
+        of_time = cost.p50_ms[precision] > budget.max_p50_ms
+        estimate = shapes.products if of_time else partial(shapes.estimated_bytes, precision=precision)
         most = estimate(shape, source) / (1 + excess)
         left = [other for other in left if estimate(other, source) <= most]
     return in_fewer_bits

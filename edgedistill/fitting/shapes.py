@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ TABLE_SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8)  # PQ bytes of a token, in wi
 STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # width of a static student's table
 LEAST_SHARE = 0.5  # of a shipped student's bytes, that the smallest precision has
 ALL, KEPT = "all", (3, 12)  # vocabularies: of all tokens; a token is kept where the texts use it so often
+# Of whole encoders, which no training teaches words anew: the most frequent tokens, as many as fit.
+FEWEST_TOKENS, FEWER = 4_000, 0.96
 # The first of them that keeps to the budget is trained for; qdq has the embeddings of int8.
 PRECISIONS = sorted(
     (name for name, row in ROWS.items() if row.bits <= 8 and name != "qdq"),
@@ -79,8 +81,8 @@ class Layers:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer that candidates share: its keys in a student's section, its number of tokens, and the bytes
-    of its tokenizer.json."""
+    """A tokenizer that candidates share: its keys in a student's section, its number of tokens, and about the
+    bytes of its tokenizer.json."""
 
     section: Mapping[str, Any]
     size: int
@@ -113,7 +115,22 @@ class Source:
 
     def tokens(self, shape: Shape) -> int:
         """The size of a shape's vocabulary; of a shipped student 0."""
-        return 0 if shape.kind == "finished" else self.vocabularies[shape.vocabulary].size
+        return 0 if shape.kind == "finished" else self.vocabulary(shape).size
+
+    def vocabulary(self, shape: Shape) -> Vocabulary:
+        """The vocabulary of a shape that is no shipped student."""
+        return self.vocabularies.get(shape.vocabulary) or self.frequent[shape.vocabulary]
+
+    @cached_property
+    def frequent(self) -> dict[str, Vocabulary]:
+        """The vocabularies of whole encoders: all tokens and, of a tokenizer that can be trimmed, ever fewer
+        of the most frequent ones."""
+        whole = self.vocabularies[ALL]
+        found, count = {ALL: whole}, whole.size
+        while len(self.vocabularies) > 1 and (count := round(FEWER * count)) >= FEWEST_TOKENS:
+            section = {"trim": {"min_count": 0, "tokens": count}}
+            found[f"most {count}"] = Vocabulary(section, count, whole.size_bytes * count // whole.size)
+        return found
 
     def family(self, shape: Shape) -> tuple[int, str | int]:
         """The shapes of which the largest is looked for: whole encoders, each shipped student by itself, a
@@ -170,7 +187,7 @@ class Shape:
 
 def all_shapes(source: Source) -> list[Shape]:
     """Every shape, without duplicates, in a fixed order."""
-    shapes = list(_berts(source.layers, source.vocabularies)) if source.layers is not None else []
+    shapes = list(_berts(source.layers, source)) if source.layers is not None else []
     for share, name in product(STATIC_SHARES, source.vocabularies):
         width = max(2, round(source.dims * share))
         shapes.append(Shape("static", 0, width, 0, width, name))
@@ -178,20 +195,20 @@ def all_shapes(source: Source) -> list[Shape]:
     return list(dict.fromkeys(shapes))
 
 
-def _berts(start: Layers, vocabularies: Mapping[str, Vocabulary]) -> Iterator[Shape]:
+def _berts(start: Layers, source: Source) -> Iterator[Shape]:
     unit = start.width // start.heads
     layers = sorted({count for count in (*LAYERS, start.depth) if count <= start.depth})
     widths = sorted({max(unit, round(start.width * share / unit) * unit) for share in WIDTH_SHARES})
-    for count, width, ratio, share, vocabulary in product(
-        layers, widths, NEURONS, TABLE_SHARES, vocabularies
-    ):
+    for count, width, ratio, share in product(layers, widths, NEURONS, TABLE_SHARES):
         table = math.floor(width * share)
         whole = width == start.width
         # neurons are chosen only where layers are projected
         if width % table or (whole and ratio != NEURONS[0]):
             continue
         neurons = start.neurons if whole else min(start.neurons, round(width * ratio))
-        yield Shape("bert", count, width, neurons, table, vocabulary)
+        shape = Shape("bert", count, width, neurons, table)
+        for vocabulary in source.frequent if source.is_whole(shape) else source.vocabularies:
+            yield replace(shape, vocabulary=vocabulary)
 
 
 def estimated_bytes(shape: Shape, source: Source, precision: str) -> float:
@@ -200,7 +217,7 @@ def estimated_bytes(shape: Shape, source: Source, precision: str) -> float:
     if shape.kind == "finished":
         return LEAST_SHARE * _shipped_bytes(shape.vocabulary)
     weight = ROWS[precision].bytes_per_weight
-    vocabulary = source.vocabularies[shape.vocabulary]
+    vocabulary = source.vocabulary(shape)
     head = shape.width * source.dims
     table = vocabulary.size * (shape.width * weight + 4)
     if shape.table < shape.width:  # product-quantized: codes are bytes in every precision
@@ -252,7 +269,7 @@ def section(shape: Shape, source: Source) -> dict[str, Any]:
         student["embeddings"] = {"from": "teacher", "weighting": "frequency", "count_exponent": 0.5}
     if source.tokenizer != "teacher":
         student["tokenizer"] = source.tokenizer
-    vocabulary = source.vocabularies[shape.vocabulary].section
+    vocabulary = source.vocabulary(shape).section
     return student | {**vocabulary, "head": "linear", "max_tokens": source.max_tokens}
 
 
@@ -306,17 +323,22 @@ def in_own_space(described: dict[str, Any], own: int, dims: int) -> dict[str, An
 # ---- found
 
 
-def find(teacher: TeacherEncoder, corpus: Corpus, folder: Path, session: Session) -> Source:
-    """What this teacher allows: its own layers, else those of a packaged encoder that knows the texts'
-    words. The tokenizers are written to `folder`, for `tokenizer_folder`, and read from there the next
-    time."""
+def find(
+    teacher: TeacherEncoder, corpus: Corpus, folder: Path, session: Session, most_bytes: float = math.inf
+) -> Source:
+    """What this teacher allows: its own layers or, where all of them are more than `most_bytes`, those of a
+    packaged encoder that are fewer and whose tokenizer knows the texts' words. The tokenizers are written to
+    `folder`, for `tokenizer_folder`, and read from there the next time."""
     sample = texts.sample(corpus)
-    source = _source_of_layers(teacher, sample, session)
+    source = _source_of_layers(teacher, sample, session, most_bytes)
     vocabularies = _vocabularies(source, teacher, corpus, folder)
     return Source(source.dims, source.max_tokens, source.layers, finished_students(sample), vocabularies)
 
 
-def _source_of_layers(teacher: TeacherEncoder, sample: list[str], session: Session) -> Source:
+def _source_of_layers(
+    teacher: TeacherEncoder, sample: list[str], session: Session, most_bytes: float
+) -> Source:
+    sources = list[Source]()
     for weights in ("teacher", *(f"packaged:{name}" for name in PACKAGED)):
         try:
             layers, tokenizer = _open_layers(weights, teacher)
@@ -324,8 +346,11 @@ def _source_of_layers(teacher: TeacherEncoder, sample: list[str], session: Sessi
             session.log(f"students cannot start from {weights}: {error}")
             continue
         if weights == "teacher" or texts.whole_words(tokenizer, sample) >= texts.OTHER:
-            return Source(teacher.dims, layers.max_tokens, layers)
-    return Source(teacher.dims, min(MAX_TOKENS, teacher.max_tokens), None)
+            sources.append(Source(teacher.dims, layers.max_tokens, layers))
+            whole = Shape("bert", layers.depth, layers.width, layers.neurons)
+            if _layer_weights(whole) <= most_bytes:  # in int8: it knows something before it learns
+                return sources[-1]
+    return next(iter(sources), Source(teacher.dims, min(MAX_TOKENS, teacher.max_tokens), None))
 
 
 def _open_layers(weights: str, teacher: TeacherEncoder) -> tuple[Layers, PreTrainedTokenizerBase]:

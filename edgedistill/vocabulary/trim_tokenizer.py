@@ -4,6 +4,7 @@ tokenized as before; and report for how many others that holds."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
@@ -12,11 +13,13 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, unknown_name
 
 CHUNK = 8_192  # texts tokenized at a time
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+UNUSED = re.compile(r"\[unused\d+\]")  # places of BERT's vocabulary that no text reaches
 # byte fallback writes a character without a token as these
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 
@@ -29,9 +32,9 @@ def is_trimmable(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def trimmed(
-    tokenizer: PreTrainedTokenizerBase, corpora: list[Corpus], min_count: int = 1
+    tokenizer: PreTrainedTokenizerBase, corpora: list[Corpus], trim: recipe.Trim
 ) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
-    """Keep the tokens that the training texts use at least `min_count` times. Returns the tokenizer and a
+    """Keep the tokens that the training texts use often enough, as `trim` says. Returns the tokenizer and a
     report: {tokens: {before, after}, held_out: {texts, identical}}, the last the share of held-out texts
     tokenized as before.
 
@@ -50,11 +53,12 @@ def trimmed(
     unknown = _checked_unknown(model, ids, special)
     counts = _count(tokenizer.backend_tokenizer, chain.from_iterable(map(_training, corpora)))
     added = {token["content"] for token in data["added_tokens"]}
-    used = {token for token, number in ids.items() if counts[number] >= min_count and token not in added}
+    without = added | set(filter(UNUSED.fullmatch, ids))
+    often = [token for token in ids.keys() - without if counts[ids[token]] >= trim.min_count]
+    used = set(sorted(often, key=lambda token: (-counts[ids[token]], ids[token]))[: trim.tokens])
     if not used:
-        raise UserError(
-            f"min_count: no token occurs {min_count:,} times in the corpus; lower it, or add texts"
-        )
+        fact = f"no token occurs {trim.min_count:,} times in the corpus"
+        raise UserError(f"min_count: {fact}; lower it, or add texts")
     vocabulary = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
     kept = REQUIRED[model["type"]](model, used) | added | special | unknown
     if model.get("byte_fallback"):

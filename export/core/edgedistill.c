@@ -50,7 +50,7 @@ typedef struct { const uint8_t *text; uint32_t size; } ed_string;
 /* The numbers that stand at the beginning of a file. */
 typedef struct {
     int32_t length, kind, model, tokens, width, layers, times, heads, inner, activation, positions, first_position;
-    int32_t max_tokens, pooling, denses, lexical_at, blocks, size, cuts, labels, unknown, longest_word, composes;
+    int32_t max_tokens, pooling, denses, lexical_at, reserved, size, cuts, labels, unknown, longest_word, composes;
     float int8_range, epsilon, least;
 } ed_header;
 
@@ -59,7 +59,7 @@ typedef int (*ed_encoder)(const ed_student *s, const uint32_t *ids, size_t count
 struct ed_student {
     ed_header h;
     ed_array before, after, ids, added, runs, letters, scores, units, replaced, classes, parts, composed, marks, cut;
-    ed_array block_sizes, block_weights, golden_roles, golden_counts, golden_ids, golden_rows;
+    ed_array golden_roles, golden_counts, golden_ids, golden_rows;
     ed_string about, prompt[ED_ROLES], prefix, *token, *add, *label, *gold;
     uint32_t first[257], inside, inside_end;
     double unknown_score;
@@ -866,7 +866,8 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
     if ((uintptr_t)r->data % 4) return "data: not at a multiple of 4 bytes";
     if (r->size < 8 || memcmp(r->data, "edstudnt", 8)) return "not a student's file" ED_AGAIN;
     if (r->size < ED_START + sizeof *h) return "damaged: cut off" ED_AGAIN;
-    if (ed_u32(r->data + 8) != ED_VERSION) return "another version of the format; export it again, or get a core of that version";
+    if (ed_u32(r->data + 8) < ED_VERSION) return "an older version of the format than 5; export it again";
+    if (ed_u32(r->data + 8) > ED_VERSION) return "a newer version of the format than 5; get a newer core";
     memcpy(h, r->data + ED_START, sizeof *h);
     if (h->length < 0 || (size_t)h->length != r->size) return "damaged: cut off" ED_AGAIN;
     if (ed_checksum(r->data + ED_START, r->size - ED_START) != ed_u32(r->data + 12)) return "damaged: its checksum is wrong" ED_AGAIN;
@@ -876,7 +877,7 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
     ed_require(r, ed_between(h->layers, 0, 1000) && ed_between(h->times, 1, 1000) && ed_between(h->heads, 1, ED_WIDEST));
     ed_require(r, ed_between(h->activation, ED_GELU, ED_RELU) && ed_between(h->pooling, ED_MEAN, ED_WEIGHTED_MEAN));
     ed_require(r, ed_between(h->max_tokens, 1, ED_MOST) && ed_between(h->denses, 0, 16) && ed_between(h->lexical_at, -1, h->denses));
-    ed_require(r, ed_between(h->blocks, 0, 64) && ed_between(h->size, 1, ED_WIDEST) && ed_between(h->unknown, 0, h->tokens - 1));
+    ed_require(r, !h->reserved && ed_between(h->size, 1, ED_WIDEST) && ed_between(h->unknown, 0, h->tokens - 1));
     ed_require(r, h->int8_range >= .01f && h->int8_range <= 65536);
     ed_require(r, ed_between(h->longest_word, 1, ED_LONGEST_WORD) && ed_between(h->labels, 0, ED_WIDEST) && ed_between(h->first_position, 0, ED_MOST));
     if (h->kind == ED_BERT) ed_require(r, (int64_t)h->first_position + h->max_tokens <= h->positions);
@@ -907,14 +908,7 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
         width = (size_t)s->dense[at].matrix.rows;
     }
     ed_require(r, width == (size_t)h->size && (!h->labels || h->labels == h->size));
-    s->block_sizes = ed_numbers(r, h->blocks, ED_WIDEST), s->block_weights = ed_exactly(r, h->blocks, 4);
-    size_t left = (size_t)h->size;
-    for (int32_t at = 0; at < h->blocks && !r->error; at++) {
-        size_t size = ed_at(&s->block_sizes, (size_t)at);
-        ed_require(r, size <= left);
-        left -= r->error ? 0 : size;
-    }
-    ed_require(r, !h->blocks || !left);
+    ed_numbers(r, 0, 1), ed_exactly(r, 0, 4); /* reserved */
     s->cut = ed_numbers(r, h->cuts, (uint32_t)h->size + 1);
     s->label = ed_strings(r, h->labels, NULL);
     ed_array mean = ed_exactly(r, -1, 4);
@@ -1481,9 +1475,9 @@ ED_TARGET static void ED_(add_words)(const ed_student *s, const uint32_t *ids, s
     ED_(product)(&s->lexical, mean, ED_PAD(size), 1, row, ED_PAD(s->lexical.rows), 1, &w);
 }
 
-/* What follows pooling: dense layers, words, blocks, unit length. */
+/* What follows pooling: dense layers, words, unit length. */
 ED_TARGET static void ED_(finish)(const ed_student *s, const uint32_t *ids, size_t n, float *row, float *spare, float *out, const ed_work *w) {
-    size_t width = s->h.kind == ED_BILSTM ? 2 * (size_t)s->h.inner : (size_t)s->h.width, size = (size_t)s->h.size, at = 0;
+    size_t width = s->h.kind == ED_BILSTM ? 2 * (size_t)s->h.inner : (size_t)s->h.width, size = (size_t)s->h.size;
     for (int32_t i = 0; i <= s->h.denses; i++) {
         if (i == s->h.lexical_at) ed_unit(row, width), ED_(add_words)(s, ids, n, row, *w);
         if (i == s->h.denses) break;
@@ -1495,14 +1489,6 @@ ED_TARGET static void ED_(finish)(const ed_student *s, const uint32_t *ids, size
         for (size_t j = width; j < ED_PAD(width); j++) spare[j] = 0; /* sigmoid(0) is not 0 */
         float *other = row;
         row = spare, spare = other;
-    }
-    for (int32_t i = 0; i < s->h.blocks; i++) {
-        size_t part = ed_at(&s->block_sizes, (size_t)i);
-        float weight;
-        memcpy(&weight, s->block_weights.data + 4 * i, 4);
-        ed_unit(row + at, part);
-        for (size_t j = at; j < at + part; j++) row[j] *= sqrtf(weight);
-        at += part;
     }
     memcpy(out, row, size * sizeof *out);
     if (!s->h.labels) ed_unit(out, size);

@@ -1,8 +1,8 @@
-/** BM25 over texts; English texts without their stop words. */
+/** BM25 over texts; of English texts by the stems of words, without stop words. */
 export class BM25 {
   constructor(texts: string[]);
-  /** The words of a query that some text has. */
-  known(query: string): Set<string>;
+  /** Whether a word is one of a query that some text has too, in any of its forms. */
+  known(query: string): (word: string) => boolean;
   /** How much of a query each text has, 0 to 1. */
   shares(query: string): Float64Array;
 }

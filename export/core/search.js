@@ -1,5 +1,7 @@
 /** Full-text search beside embeddings: BM25 in Lucene's variant, joined with cosines as edgedistill/data/bm25.py does. */
 
+import { stem } from "./stem.js";
+
 // English stop words, NLTK's without those that an apostrophe divides: what BM25 in edgedistill's Python leaves out too.
 const STOP_WORDS = new Set(
   `a about above after again against ain all am an and any are aren as at be because been before being below between both but by can
@@ -31,19 +33,19 @@ export function words(text) {
   });
 }
 
-/** BM25 over texts, of words as they are, without stemming; English texts without their stop words. */
+/** BM25 over texts; of English texts by the stems of words, without stop words; of others by words as they are. */
 export class BM25 {
   #found = new Map(); // word -> Map of text -> how often
   #lengths;
   #mean; // of the lengths
-  #left; // words that are left out
+  #isEnglish;
 
   constructor(texts) {
     const wordsOf = texts.map(words);
     const count = (kept) => wordsOf.reduce((sum, all) => sum + all.filter(kept).length, 0);
-    this.#left = count((word) => STOP_WORDS.has(word)) >= MIN_STOP_WORDS * Math.max(1, count(() => true)) ? STOP_WORDS : new Set();
+    this.#isEnglish = count((word) => STOP_WORDS.has(word)) >= MIN_STOP_WORDS * Math.max(1, count(() => true));
     this.#lengths = wordsOf.map((found, at) => {
-      const all = found.filter((word) => !this.#left.has(word));
+      const all = this.#terms(found);
       for (const word of all) {
         if (!this.#found.has(word)) this.#found.set(word, new Map());
         const counts = this.#found.get(word);
@@ -54,16 +56,22 @@ export class BM25 {
     this.#mean = this.#lengths.reduce((sum, length) => sum + length, 0) / texts.length; // 0 only where no text has a word
   }
 
-  /** The words of a query that some text has. */
+  /** What words are compared by. */
+  #terms(found) {
+    return this.#isEnglish ? found.filter((word) => !STOP_WORDS.has(word)).map(stem) : found;
+  }
+
+  /** Whether a word is one of a query that some text has too, in any of its forms. */
   known(query) {
-    return new Set(words(query).filter((word) => this.#found.has(word)));
+    const terms = new Set(this.#terms(words(query)).filter((term) => this.#found.has(term)));
+    return (word) => this.#terms([word]).some((term) => terms.has(term));
   }
 
   /** How much of a query each text has, 0 to 1: its BM25 divided by the idf of all words of the query, of unknown ones too. */
   shares(query) {
     const [scores, known, wordsOf] = [0, 0, 0].map(() => new Float64Array(this.#lengths.length));
     let whole = 1e-9;
-    for (const word of new Set(words(query).filter((each) => !this.#left.has(each)))) {
+    for (const word of new Set(this.#terms(words(query)))) {
       const counts = this.#found.get(word) ?? new Map();
       const idf = Math.log(1 + (scores.length - counts.size + 0.5) / (counts.size + 0.5));
       whole += idf;

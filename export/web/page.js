@@ -546,7 +546,7 @@ function marked(line, known) {
   const parts = line.slice(0, MOST_MARKED).split(/([\p{L}\p{M}\p{N}\p{Cf}]+)/u);
   const isKnown = (part) => {
     const found = words(part);
-    return found.length > 0 && found.every((word) => known.has(word));
+    return found.length > 0 && found.every(known);
   };
   return [...parts.map((part) => (isKnown(part) ? element("mark", "", part) : part)), line.slice(MOST_MARKED)];
 }

@@ -4,6 +4,7 @@ neither files, texts nor a shortage of memory may do to it."""
 from __future__ import annotations
 
 import json
+import lzma
 import random
 import shutil
 import struct
@@ -215,7 +216,6 @@ def test_damaged_files_are_refused(exported: Callable[..., Path], core: Any) -> 
     data = file_of(exported("bert"))
     changed = {
         "not a student": b"PK" + data[2:],
-        "version": data[:8] + struct.pack("<I", 3) + data[12:],
         "cut off": data[:-64],
         "checksum": data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
         "do not fit": stamped(data[:32] + struct.pack("<i", 10**6) + data[36:]),
@@ -410,6 +410,31 @@ def test_on_the_jvm(exported: Callable[..., Path], core: Any, tmp_path: Path) ->
     assert json.loads(lines[2]) == pytest.approx(student.check(), abs=1e-6)
     assert lines[3].startswith("not a student")
     student.close()
+
+
+@pytest.mark.skipif(not shutil.which("rustc"), reason="needs rustc")
+def test_in_rust(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+    file, compiled, program = (tmp_path / name for name in ("student.bin", "edgedistill.o", "example"))
+    file.write_bytes(file_of(exported("static")))
+    run(COMPILER, "-O2", "-c", CORE / "edgedistill.c", "-o", compiled)
+    linked = [f"-Clink-arg={compiled}", "-Clink-arg=-lm"]
+    run("rustc", "-O", CORE / "rust" / "example.rs", *linked, "-o", program)
+    student = CoreStudent(core, file.read_bytes())
+    assert json.loads(run(program, file, PLAIN[0])) == pytest.approx(student.embed(PLAIN[:1])[0], abs=1e-6)
+    student.close()
+
+
+def test_a_file_of_this_version_is_kept_and_opens(core: Any) -> None:
+    """A file that an earlier edgedistill wrote; one of another version is refused by the version's age."""
+    data = lzma.decompress(TORTURE.with_name("version-5.bin.xz").read_bytes())
+    student = CoreStudent(core, data)
+    worst, asked = student.check()
+    assert worst >= asked and data[8:12] == struct.pack("<I", student_file.VERSION)
+    student.close()
+    for version in (0, 3, 4, 6, 2**32 - 1):
+        age = "older" if version < student_file.VERSION else "newer"
+        with pytest.raises(CoreError, match=f"an? {age} version of the format than {student_file.VERSION};"):
+            CoreStudent(core, data[:8] + struct.pack("<I", version) + data[12:])
 
 
 def test_what_the_file_has_no_place_for_is_named(exported: Callable[..., Path], tmp_path: Path) -> None:

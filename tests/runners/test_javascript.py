@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from edgedistill import device, files, run
 from edgedistill.errors import UserError
+from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer, pair_bundle
 from edgedistill.export.model_source import Source
 from edgedistill.runtime.bundle import load
@@ -151,13 +152,18 @@ def test_search_by_words() -> None:
     assert ended.returncode == 0, ended.stdout
 
 
-def test_full_text_search_as_in_python() -> None:
+@pytest.mark.parametrize("language", [None, "english"])
+def test_full_text_search_as_in_python(language: str | None) -> None:
+    """Texts of no language, and 200 English ones, whose words are compared by their stems."""
     pytest.importorskip("bm25s")
     from edgedistill.data import bm25
 
-    texts = [text.replace(" ", "x ") for text in sentences(40)]  # of no language
+    texts = [text.replace(" ", "x ") for text in sentences(40)]
     texts += ["東京都は晴れ", "猫 東京", "हिन्दी पाठ हिन्दी", "Nº5 ﬁve Éclairs", "", "ΟΔΟΣ ẞ İx"]
     queries = ["thex catx eatsx", "東京都", "हिन्दी", "five five éclairs!", "οδος ß", "?"]
+    if language:
+        *texts, _ = english = scoring.suite("sts-small").texts[:201]
+        queries = [*english[::10][:5], "?"]
     script = """
 import { readFileSync } from "node:fs";
 import { BM25, joined, words } from "./search.js";
@@ -173,7 +179,7 @@ console.log(JSON.stringify({ words: texts.map(words), rows, both }));
     found = json.loads(ended.stdout)
     assert found["words"] == [bm25.words(text) for text in texts]
     index = bm25.BM25(texts, "texts")
-    assert index.language is None, "so that words are compared as they are"
+    assert index.language == language
     expected = index.shares(queries)
     assert [(row > 0).sum() > 0 for row in expected] == [True] * 5 + [False]
     np.testing.assert_allclose(found["rows"], expected, rtol=1e-5)

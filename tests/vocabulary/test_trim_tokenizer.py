@@ -22,6 +22,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
+from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.vocabulary import trim_tokenizer
 from tests.conftest import make_tokenizer, sentences
@@ -116,11 +117,15 @@ class Texts(list[str]):
 
 
 def trimmed(
-    tokenizer: Any, texts: list[str], held_out: list[str] | None = None, min_count: int = 1
+    tokenizer: Any,
+    texts: list[str],
+    held_out: list[str] | None = None,
+    min_count: int = 1,
+    tokens: int | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     corpus: Any = Texts([*texts, *(held_out or [])])
     corpus.training_count = len(texts)
-    return trim_tokenizer.trimmed(tokenizer, [corpus], min_count)
+    return trim_tokenizer.trimmed(tokenizer, [corpus], recipe.Trim(min_count=min_count, tokens=tokens))
 
 
 def scrambled(count: int, seed: int) -> list[str]:
@@ -247,6 +252,20 @@ def test_the_numbers_of_the_report_by_hand() -> None:
     assert report["held_out"] == {"texts": 4, "identical": 0.5}
     line = "5 of 7 tokens kept; tokenized as before: 50.0% of the held-out texts"
     assert trim_tokenizer.summary_line(report) == line
+
+
+def test_a_number_of_tokens_is_filled_with_the_first_that_no_text_uses() -> None:
+    pieces = ["[PAD]", "[UNK]", "[unused1]", "a", "##a", "b", "##b", "ab", "ba", "aba"]
+    tokenizer = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
+
+    def kept(tokens: int, least: int) -> set[str]:
+        smaller, _ = trimmed(tokenizer, ["aba ba", "aba"], tokens=tokens, min_count=least)
+        return set(smaller.get_vocab())
+
+    letters = {"[PAD]", "[UNK]", "a", "##a", "b", "##b"}
+    assert kept(1, 0) == kept(1, 1) == letters | {"aba"}
+    assert kept(2, 0) == kept(9, 1) == letters | {"aba", "ba"}
+    assert kept(9, 0) == letters | {"aba", "ba", "ab"}  # and no place that no text reaches
 
 
 def test_what_cannot_be_trimmed() -> None:

@@ -78,7 +78,7 @@ def _new(
         return learn_tokenizer.learn_wordpiece(tokenizer, corpora, student.vocabulary_size), None
     if student.trim is None:
         return tokenizer, None
-    smaller, report = trim_tokenizer.trimmed(tokenizer, corpora, student.trim.min_count)
+    smaller, report = trim_tokenizer.trimmed(tokenizer, corpora, student.trim)
     session.log(f"student.trim: {trim_tokenizer.summary_line(report)}")
     return smaller, report
 
