@@ -11,7 +11,7 @@ import griffe2md
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "export" / "python" / "API.md"
 BESIDE = ("runtime.bundle.PairBundle", "runtime.bundle.ClassifierBundle")  # what `load` returns too
-INTERNAL = r"!^(embedding_dim|item_rows|\w+_ids|of|unknown_id)$"
+INTERNAL = r"!^(embedding_dim|item_rows|\w+_ids|of|unknown_(id|tokens))$"
 HEAD = """# The Python API
 
 Generated from the docstrings by `make docs`. `import edgedistill` offers {offered}.
