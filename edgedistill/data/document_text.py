@@ -36,6 +36,7 @@ _HIDDEN = frozenset(
     "head title script style template noscript noframes noembed video audio canvas meter progress datalist "
     "rp desc defs metadata annotation annotation-xml".split()
 )
+_ALTERNATIVE = frozenset(("noscript", "datalist"))  # which a page may come to show
 # The attributes that a browser shows as text, the first that an element has.
 _SHOWN = {
     "img": ("alt",),
@@ -87,15 +88,16 @@ NEEDLE = 40  # characters by which a text is found in its page
 MOST_MISSED, REACH = 1_000, 200_000  # texts not found, after which no more are looked for, and how far
 
 
-def hypertext(document: str) -> Passages:
+def hypertext(document: str, left_out: LeftOut = lambda what, which: None) -> Passages:
     """Every run of text between elements that begin a line, in their order; the cells of a row are one. An
-    image is its alternative text, a field of a form what stands in it.
+    image is its alternative text, a field of a form what stands in it. `left_out` is called with each element
+    whose text a page does not show at first.
 
     Raises RecursionError where containers stand in each other more than MOST_NESTED times.
     """
     place, first = _Place(document), 0
     gathered: list[str] = []
-    for node, leaving in _visible(_tree(document)):
+    for node, leaving in _visible(_tree(document), left_out):
         if node.is_element_node and not leaving:
             place.marked(node)
         if node.tag in ("td", "th") and not leaving and _trimmed(gathered):
@@ -129,15 +131,18 @@ def _trimmed(gathered: list[str]) -> list[str]:
     return gathered
 
 
-def _visible(root: LexborNode | None) -> Iterator[tuple[LexborNode, bool]]:
-    """Every node that a page shows, in its order, and each element a second time when it is left."""
+def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[LexborNode, bool]]:
+    """Every node that a page shows, in its order, and each element a second time when it is left. `left_out`
+    is called with the names of the others, but for those that never hold text to be read."""
     node, leaving = root, False
     while node is not None:
         shown = leaving or _is_shown(node)
         if shown:
             yield node, leaving
+        elif node.tag not in _HIDDEN - _ALTERNATIVE and node.is_element_node and node.text().strip():
+            left_out("hidden", f"<{node.tag}>")
         for tree in _inside(node) if shown and not leaving else []:
-            yield from _visible(tree)
+            yield from _visible(tree, left_out)
         below = node.first_child if shown and not leaving and node.tag != "iframe" else None
         if below is not None:
             node = below
@@ -252,7 +257,7 @@ def markdown(document: str, left_out: LeftOut = lambda what, which: None) -> Pas
             token.attrSet(LINE, str(token.map[0] + 1 + (token.type == "fence")))
     page = parser.renderer.render(tokens, parser.options, {})
     ended = {name.lower() for name in re.findall(r"</([\w.-]+)", page)}
-    yield from hypertext(LINE.join(_closed(block, ended) for block in page.split(LINE)))
+    yield from hypertext(LINE.join(_closed(block, ended) for block in page.split(LINE)), left_out)
 
 
 def _closed(block: str, ended: set[str]) -> str:

@@ -258,7 +258,7 @@ def _passages(path: Path, kind: str, reading: Reading) -> Numbered:
     passages: dict[str, Callable[[str], document_text.Passages]] = {
         ".md": partial(document_text.markdown, left_out=left_out),
         ".rst": partial(document_text.restructured, left_out=left_out),
-        ".html": document_text.hypertext,
+        ".html": partial(document_text.hypertext, left_out=left_out),
     }
     text = input_file.decoded(data, str(path), declared=kind == ".html")
     with damage_as_user_error(str(path), lambda: "its markup"):

@@ -139,6 +139,15 @@ def test_front_matter_is_a_mapping(start: str, read: list[tuple[int, str]]) -> N
     assert left_out == [("front matter", key) for key in ("title", "tags") if key in start]
 
 
+def test_what_a_page_hides_is_named() -> None:
+    hidden = '<dialog>a</dialog><div hidden>b</div><p style="display: none">c</p><noscript><i>d</i></noscript>'
+    silent = "<head><title>e</title></head><script>f</script><div hidden><br></div>"
+    left_out = list[tuple[str, str]]()
+    read = document_text.hypertext(f"{silent}{hidden}<p>{REFUNDS}", lambda *part: left_out.append(part))
+    assert [text for _, text in read] == [REFUNDS]
+    assert left_out == [("hidden", f"<{tag}>") for tag in ("dialog", "div", "p", "noscript")]
+
+
 def test_directives_that_are_not_read_are_named() -> None:
     directives = ["include:: a.rst", "csv-table:: Told", "raw:: html", "literalinclude:: a.py", "raw:: latex"]
     options = ["", "   :file: a.csv", "   :url: b.html", "   :lines: 2-3", "\n   no"]
