@@ -140,7 +140,9 @@ def test_front_matter_is_a_mapping(start: str, read: list[tuple[int, str]]) -> N
 
 
 def test_what_a_page_hides_is_named() -> None:
-    hidden = '<dialog>a</dialog><div hidden>b</div><p style="display: none">c</p><noscript><i>d</i></noscript>'
+    hidden = (
+        '<dialog>a</dialog><div hidden>b</div><p style="display: none">c</p><noscript><i>d</i></noscript>'
+    )
     silent = "<head><title>e</title></head><script>f</script><div hidden><br></div>"
     left_out = list[tuple[str, str]]()
     read = document_text.hypertext(f"{silent}{hidden}<p>{REFUNDS}", lambda *part: left_out.append(part))
