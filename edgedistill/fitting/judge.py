@@ -51,7 +51,7 @@ RESOLUTION = 0.001  # of the score: less is no difference
 # only its agreement with the teacher has grown, by which no user finds anything (bench/LOG.md).
 FORGOTTEN, UNSEEN = 0.02, 0.005
 
-Measures = dict[str, float]  # by the names of TITLES, and `score`, all from 0 to 1
+Measures = dict[str, float]  # by the names of TITLES and SUITES, and `score`, all from 0 to 1
 
 
 class Judge:
@@ -80,14 +80,14 @@ class Judge:
         encoder = Encoder.of(encoder)
         rows = encoder.text(self.texts)
         if not np.isfinite(rows).all():
-            return dict.fromkeys(("agreement", *self.asked, "similarity", "score"), 0.0)
+            return dict.fromkeys(("agreement", *self.asked, *SUITES, "similarity", "score"), 0.0)
         compared = teacher_agreement.agreement(rows, self.embeddings)
         measured = {"agreement": (compared["top10_overlap"] + (compared["spearman"] or 0.0)) / 2}
         for name, asked in self.asked.items():
             measured[name] = asked.score(encoder)["ndcg_at_10"]
-        measured["similarity"] = float(
-            np.mean([scoring.evaluate(scoring.suite(suite), encoder)["average"] for suite in SUITES])
-        )
+        for suite in SUITES:
+            measured[suite] = scoring.evaluate(scoring.suite(suite), encoder)["average"]
+        measured["similarity"] = float(np.mean([measured[suite] for suite in SUITES]))
         measured = {name: round(float(value), 5) for name, value in measured.items()}
         return {**measured, "score": round(score(measured), 5)}
 
@@ -102,13 +102,18 @@ def _half(measures: Measures, names: tuple[str, ...]) -> float:
 
 
 def is_better(after: Measures, before: Measures, teacher: Measures) -> bool:
-    """Whether a training has brought anything: a higher score, and little of general texts is forgotten. As
-    little as the teacher knows of them a student may know, unless that is worse in everything."""
-    least = _half(before, GENERAL)
-    if not weaker_teacher(teacher, before):
-        least = min(least, _half(teacher, GENERAL))
+    """Whether a training has brought anything: a higher score, and little of general texts is forgotten, by
+    their mean and in no suite. As little as the teacher knows of them a student may know, unless that is
+    worse in everything."""
+    known = [before] if weaker_teacher(teacher, before) else [before, teacher]
     finds_more = any(after[name] > before[name] for name in ("made", "own") if name in after)
-    remembers = _half(after, GENERAL) >= least - (FORGOTTEN if finds_more else UNSEEN)
+    allowed: dict[tuple[str, ...], float] = {(suite,): FORGOTTEN for suite in SUITES}
+    allowed[GENERAL] = FORGOTTEN if finds_more else UNSEEN
+    remembers = all(
+        _half(after, names) >= min(_half(each, names) for each in known) - most
+        for names, most in allowed.items()
+        if names[0] in after
+    )
     return remembers and after["score"] > before["score"] + RESOLUTION
 
 
@@ -119,6 +124,7 @@ def verdict(before: Measures, after: Measures, teacher: Measures) -> str:
     gain = {name: 100 * (after[name] - before[name]) for name in after if name in before}
     word = "better" if is_better(after, before, teacher) else "no better than the start, which is exported"
     general = f"{gain['similarity']:+.1f} similarity"
+    general += "".join(f" ({gain[suite]:+.1f} of {suite})" for suite in SUITES if gain.get(suite, 0) < -1)
     general += f" and {gain['search']:+.1f} nDCG" if "search" in gain else ""
     return f"{word}: {gain[user]:+.1f} {unit} on your texts, {general} on general ones".replace("-", "−")
 

@@ -68,6 +68,12 @@ def test_what_forgets_general_texts_is_not_better() -> None:
     little = {**after, "similarity": 0.79, "search": 0.49}
     assert judge.is_better(little, before, general), "it finds more of the user's texts"
     assert not judge.is_better({**little, "made": 0.6}, before, general), "only its agreement has grown"
+    suites = [
+        {"mini": mini, "sts-small": small} for mini, small in ((0.70, 0.88), (0.74, 0.85), (0.71, 0.87))
+    ]
+    known, worse, better = suites
+    assert not judge.is_better({**little, **worse}, {**before, **known}, {**general, **known}), "in one suite"
+    assert judge.is_better({**little, **better}, {**before, **known}, {**general, **known})
 
 
 def test_general_queries_are_trained_on_nowhere(tmp_path: Path) -> None:
