@@ -37,7 +37,7 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 MOST_TEXTS = 2_000  # held-out texts that are compared
 SUITES = ("mini", "sts-small")  # graded pairs that ship
 PASSAGES, QUERIES, SENTENCES = 400, 200, 4  # of the documentation; the sentences of a passage
-FEWEST_QUERIES = 50  # with fewer that are not the user's own, search is not measured
+FEWEST_QUERIES = 50  # with fewer, general search is not measured
 USER, GENERAL = ("agreement", "made", "own"), ("similarity", "search")
 TITLES = {
     "agreement": "agreement with the teacher on held-out texts",
@@ -62,11 +62,8 @@ class Judge:
         self, teacher: TeacherEncoder, texts: Corpus, session: Session, asked: Mapping[str, Queries]
     ) -> None:
         self.texts, self.embeddings = held_out(teacher, texts, MOST_TEXTS, session)
-        enough = {
-            name: each for name, each in asked.items() if name == "own" or len(each.queries) >= FEWEST_QUERIES
-        }
         general = general_queries(texts)
-        self.asked = {**enough, **({"search": general} if general is not None else {})}
+        self.asked = {**asked, **({"search": general} if general is not None else {})}
         self.by_teacher = by_roles(teacher, session)
 
     @property

@@ -108,7 +108,11 @@ class Fit:
     def queries(self) -> dict[str, queries.Queries]:
         """The user's queries that search is measured with."""
         assert self.state.corpus is not None, "texts were chosen"
-        return queries.asked(self.corpus, self.state.corpus["held_out"], self.pairs)
+        asked = queries.asked(self.corpus, self.state.corpus["held_out"], self.pairs)
+        enough = (
+            name for name, of in asked.items() if name == "own" or len(of.queries) >= queries.FEW_QUERIES
+        )
+        return {name: asked[name] for name in enough}
 
     @cached_property
     def judge(self) -> Judge:

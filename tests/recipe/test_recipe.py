@@ -165,8 +165,8 @@ def test_all_the_problems_at_once() -> None:
             "`trim` keeps the tokenizer's tokens, `vocabulary_size` learns new ones; choose one",
         ),
         (
-            {"kind": "bert", "layers": 1, "width": 8, "trim": {"min_count": 0}},
-            "student.trim.min_count: must be at least 1",
+            {"kind": "bert", "layers": 1, "width": 8, "trim": {"min_count": -1}},
+            "student.trim.min_count: must be at least 0",
         ),
         ({"kind": "recurrent", "layers": 0}, "must be at least 1"),
         ({"kind": "recurrent", "layers": []}, "`layers` is empty; the shared block needs at least one"),
