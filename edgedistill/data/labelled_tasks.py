@@ -5,7 +5,7 @@ al. 2019; the TS of SRA)."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 from edgedistill import files, recipe
-from edgedistill.data import readers, rows
+from edgedistill.data import added_texts, readers, rows
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.deduplicate import Row
 from edgedistill.data.rows import Rows
@@ -44,19 +44,29 @@ class LabelledTask(NamedTuple):
         return len(self.train.sides) == 2
 
 
-def open_task(spec: recipe.Rows, session: Session, seed: int, fraction: float, place: str) -> LabelledTask:
+def open_task(
+    spec: recipe.Rows,
+    session: Session,
+    seed: int,
+    fraction: float,
+    place: str,
+    measured: Set[int] = frozenset(),
+) -> LabelledTask:
     """Open a task's splits, set dev rows aside where it has no dev split, and sample a fraction of its
-    training rows. Training rows are distinct; dev and test, which are measured, are whole.
+    training rows. Training rows are distinct, and none is a text of dev or test or has a key in `measured`;
+    dev and test, which are measured, are whole. Pairs may share one of their texts with others.
 
     Raises UserError, which names the recipe key `place`, where there is no such file or column, where a label
     is blank, where there is one label only, where the splits' labels differ, and where rows are too few.
     """
-    train = rows.build(spec, session, seed, place=place)
     splits = {
         name: rows.build(spec.of_split(name), session, seed, place=f"{place}.{name}", whole=True)
         for name in ("dev", "test")
         if getattr(spec, name) is not None
     }
+    if spec.text_columns == 1:
+        measured |= added_texts.measured(text for split in splits.values() for text in split.sides[0])
+    train = rows.build(spec, session, seed, measured, place=place)
     _check_several(train.label_counts, f"{place}.files")
     if spec.dev_rows is not None:
         if spec.dev_rows >= len(train):

@@ -45,7 +45,7 @@ class TrainingSources:
     def of_stage(self, place: str) -> Rows:
         """The rows at a place, of files or made of the recipe's. Raises UserError as reading them does."""
         spec = self.tables[place]
-        measured = self._queries | self._measured_texts
+        measured = self._queries | self.measured_texts
         if spec.queries is None:
             return self._read(place, measured)
         texts = self.texts.sides[0]
@@ -63,7 +63,7 @@ class TrainingSources:
         return rows.build(spec, self.session, self.seed, measured, exclude, place)
 
     @cached_property
-    def _measured_texts(self) -> set[int]:
+    def measured_texts(self) -> set[int]:
         """The keys of what the recipe's rows hold out."""
         return _measured(self.of, self.texts)
 

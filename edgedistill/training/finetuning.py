@@ -20,6 +20,7 @@ from edgedistill import files, recipe, run
 from edgedistill.data import labelled_tasks
 from edgedistill.data.labelled_tasks import LabelledTask
 from edgedistill.data.rows import Rows
+from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import labelled_task
 from edgedistill.files import Json
@@ -87,7 +88,9 @@ def open_stage(spec: recipe.Recipe, section: recipe.Finetune, session: Session) 
     number = len(spec.stages) - 1
     place = f"stages[{number}]"
     start = _open_start(spec, Path(section.start), f"{place}.start") if section.start is not None else None
-    task = labelled_tasks.open_task(section.rows, session, spec.seed, section.fraction, f"{place}.rows")
+    measured = set[int]() if spec.rows is None else TrainingSources.of_recipe(spec, session).measured_texts
+    rows_place = f"{place}.rows"
+    task = labelled_tasks.open_task(section.rows, session, spec.seed, section.fraction, rows_place, measured)
     teacher = None
     tagger = None
     rows = len(task.train)

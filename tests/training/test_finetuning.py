@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import edgedistill
 from edgedistill import files, recipe, run
-from edgedistill.data import labelled_tasks
+from edgedistill.data import added_texts, labelled_tasks
 from edgedistill.data.token_cache import TokenCache
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, scoring, speed
@@ -229,9 +229,13 @@ def test_labels_in_order_and_dev_rows_set_aside(tmp_path: Path) -> None:
 
 def test_rows_to_train_on_are_distinct_and_those_measured_are_whole(tmp_path: Path) -> None:
     rows = ["0\tone", "1\ttwo", "0\tone", "1\tone", "0\tthree", "1\t"]
-    for name in ("t.tsv", "dev.tsv"):
-        (tmp_path / name).write_text("\n".join(["label\tsentence", *rows]), encoding="utf-8")
-    task = opened(recipe.Rows(**FILE, dev="dev.tsv"), tmp_path)
+    measured = ["0\tfour", "1\tfive", "0\tfour", "1\tfour", "0\tsix", "1\t"]
+    for name, others in (("t.tsv", ["1\tFOUR.", "0\tSeven"]), ("dev.tsv", measured)):
+        lines = ["label\tsentence", *(others if name == "dev.tsv" else rows + others)]
+        (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+    spec = recipe.Rows(**FILE, dev="dev.tsv")
+    elsewhere = added_texts.measured(["seven"])  # held out
+    task = labelled_tasks.open_task(spec, quiet_session(tmp_path), 0, 1.0, "rows", elsewhere)
     assert task.train.items == [("one",), ("two",), ("one",), ("three",)]
     assert task.train.labels.tolist() == [0, 1, 1, 0]
     assert len(task.train.sides[0]) == 3  # a text is stored, and tokenized, once
@@ -268,28 +272,28 @@ def test_a_hub_data_set_by_its_class_names(tmp_path: Path) -> None:
 BAD = [
     (
         "label\tsentence\n1\ta\n0\tb\n1\tc\n0\td\n",
-        "label\tsentence\n1\ta\n2\tb\n",
+        "label\tsentence\n1\tq\n2\tr\n",
         r"dev: the label '2' does not occur in train \(0, 1\)",
     ),
     (
         "label\tsentence\n1\ta\n0\tb\n1\tc\n0\td\n",
-        "label\tsentence\n1\ta\n",
+        "label\tsentence\n1\tq\n",
         r"dev: the label '0' is missing, and occurs in train",
     ),
     (
         "label\tsentence\n1\ta\n \tb\n",
-        "label\tsentence\n1\ta\n",
+        "label\tsentence\n1\tq\n",
         "files: a.tsv: row 2 has a blank 'label'; give it a label",
     ),
     (
         "label\tsentence\n1\ta\n1\tb\n",
-        "label\tsentence\n1\ta\n",
+        "label\tsentence\n1\tq\n",
         "all 2 rows have the label '1', and a classifier needs two",
     ),
     ("lable\tsentence\n1\ta\n", "label\tsentence\n1\ta\n", "no column 'label'; did you mean 'lable'"),
     (
         "label\tsentence\nx\ta\ny\tb\nz\tc\n",
-        "label\tsentence\nx\ta\n",
+        "label\tsentence\nx\tq\n",
         "3 different labels in 3 rows; name the column",
     ),
     ("label\tsentence\n", "label\tsentence\nx\ta\n", r"stages\[0\].rows: no row is left of 0 read"),
@@ -332,7 +336,7 @@ def test_stages_that_cannot_be(tasks: World, tmp_path: Path) -> None:
     ]:
         with pytest.raises(UserError, match=says):
             recipe.parse(tasks.recipe(**changes), "test")
-    with pytest.raises(UserError, match=r"stages\[0\].batch: 512 of a task of 240 training rows; lower it"):
+    with pytest.raises(UserError, match=r"stages\[0\].batch: 512 of a task of 233 training rows; lower it"):
         go(tasks, tmp_path / "a", stage(single(), batch=512))
 
 
@@ -348,7 +352,7 @@ def test_it_learns_its_task(tuned: Path) -> None:
         )
     info = run.open_run(tuned / "runs/one").info
     assert [each["name"] for each in info["stages"]] == ["distil", "finetune"]
-    assert info["task"]["rows"]["train"]["rows"] == 240
+    assert info["task"]["rows"]["train"]["rows"] == 233  # 7 are texts of dev or test, too
     assert (
         sum(info["parameters"][part] for part in ("embedding", "encoder", "head"))
         == info["parameters"]["total"]
@@ -470,9 +474,9 @@ def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World
         Session(data=tasks.data, log=quiet),
     )[0]
     assert found["parameters"] == files.read_json(tuned / "runs/two/run.json")["parameters"]
-    assert found["labelled"] == {"train": 240, "dev": 80}
+    assert found["labelled"] == {"train": 238, "dev": 80}
     assert found["training_samples"] == 20 * 8 * 2 * 2  # steps, batch, texts of a pair, rates
-    assert "240 train, 80 dev" in cost.table(found)
+    assert "238 train, 80 dev" in cost.table(found)
 
 
 def test_check_refuses_what_training_would(
@@ -503,7 +507,7 @@ def test_check_refuses_what_training_would(
         ),
         (
             {"stages": [*distil, stage(single(), batch=512)]},
-            r"stages\[1\].batch: 512 of a task of 240 training rows; lower it",
+            r"stages\[1\].batch: 512 of a task of 233 training rows; lower it",
         ),
         (
             {"stages": [*distil, stage(single(), teacher=plain)]},
