@@ -59,16 +59,19 @@ class Change(NamedTuple):
 def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> Measures:
     """Compare the reports of two files bundle by bundle, show the table, and draw both on a page.
 
-    Reports are matched by title, and two that are alone in their files whatever their names. Returns
-    {before, after, changes, only_before, only_after}. Raises UserError where a file is no report or the two
-    have no bundle in common; CheckFailed with the result where accuracy, size or speed fell.
+    Reports are matched by title, and two that are alone in their files whatever theirs: both titles are
+    shown. Returns {before, after, changes, only_before, only_after}. Raises UserError where a file is no
+    report or the two have no bundle in common; CheckFailed with the result where accuracy, size or speed
+    fell.
     """
     old = read(before)
     new = read(after)
     olds = {title(report): report for report in old}
     news = {title(report): report for report in new}
     if len(olds) == len(news) == 1:
-        news = dict(zip(olds, news.values(), strict=True))
+        name = " to ".join(dict.fromkeys([*olds, *news]))
+        olds = {name: old[0]}
+        news = {name: new[0]}
     shared = [name for name in olds if name in news]
     if not shared:
         raise UserError(

@@ -111,7 +111,7 @@ def test_bundles_are_matched_by_title_and_single_ones_whatever_theirs(tmp_path: 
     assert found["only_before"] == ["the-teacher:fp32"] and found["only_after"] == ["student-1:w8"]
     assert {each["bundle"] for each in found["changes"]} == {report.title(each) for each in reports(3)[1:]}
     alone = compared(tmp_path, sampled("one"), sampled("two"))
-    assert {each["bundle"] for each in alone["changes"]} == {"one:w8"} and alone["only_after"] == []
+    assert {each["bundle"] for each in alone["changes"]} == {"one:w8 to two:w8"} and alone["only_after"] == []
     with pytest.raises(
         UserError, match=r"no bundle in both: .*a.json has x:w8, .*b.json has the-teacher:fp32"
     ):
