@@ -15,11 +15,8 @@ from edgedistill.errors import UserError
 # What the rendering section of the HTML standard does not show, or shows in place of what cannot be played.
 NOT_SHOWN = set(
     "base basefont datalist head link meta meter noembed noframes param progress rp script style template "
-    "title noscript iframe video audio canvas defs desc metadata annotation annotation-xml".split()
+    "title noscript textarea iframe video audio canvas defs desc metadata annotation annotation-xml".split()
 )
-FIELD = ["alt", "value", "placeholder"]
-DRAWN = {"img": ["alt"], "area": ["alt"], "input": FIELD, "textarea": ["placeholder"]}  # attributes, as text
-NOT_DRAWN = ("hidden", "checkbox", "radio", "password", "color", "range", "file")  # types of input
 HIDDEN = re.compile(r"(^|[;\s])(display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 PAGES, LARGEST = 300, 60_000  # bytes
 
@@ -31,10 +28,8 @@ def shown(element: Element) -> str:
     hidden = "hidden" in element.attrib or HIDDEN.search(element.get("style", ""))
     if name in NOT_SHOWN or closed or hidden:
         return ""
-    empty = element.get("type", "").lower() not in NOT_DRAWN and not element.text
-    drawn = list(filter(None, map(element.get, DRAWN.get(name, []) if empty else [])))[:1]
     below = (shown(child) + (child.tail or "") for child in element)
-    return "".join([*drawn, element.text or "", *below])
+    return "".join([element.text or "", *below])
 
 
 def compared(path: Path) -> str:

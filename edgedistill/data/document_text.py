@@ -34,15 +34,14 @@ _SPACED = re.compile(rf"(?<=[^\s({{\[\"']){BESIDE}+(?=\w)")
 # Elements whose content a browser does not show, or shows in place of what it cannot play.
 _HIDDEN = frozenset(
     "head title script style template noscript noframes noembed video audio canvas meter progress datalist "
-    "rp desc defs metadata annotation annotation-xml".split()
+    "textarea rp desc defs metadata annotation annotation-xml".split()
 )
-_ALTERNATIVE = frozenset(("noscript", "datalist"))  # which a page may come to show
+_ALTERNATIVE = frozenset(("noscript", "datalist", "textarea"))  # which a page may come to show
 # The attributes that a browser shows as text, the first that an element has.
 _SHOWN = {
     "img": ("alt",),
     "area": ("alt",),
     "input": ("alt", "value", "placeholder"),
-    "textarea": ("placeholder",),
 }
 _NO_TEXT = ("hidden", "checkbox", "radio", "password", "color", "range", "file")  # types of <input>
 # Elements that stand within a line; each other one begins a passage, and ends it.
@@ -88,10 +87,12 @@ NEEDLE = 40  # characters by which a text is found in its page
 MOST_MISSED, REACH = 1_000, 200_000  # texts not found, after which no more are looked for, and how far
 
 
-def hypertext(document: str, left_out: LeftOut = lambda what, which: None) -> Passages:
-    """Every run of text between elements that begin a line, in their order; the cells of a row are one. An
-    image is its alternative text, a field of a form what stands in it. `left_out` is called with each element
-    whose text a page does not show at first.
+def hypertext(
+    document: str, left_out: LeftOut = lambda what, which: None, attributes: bool = False
+) -> Passages:
+    """Every run of text between elements that begin a line, in their order; the cells of a row are one. With
+    `attributes` an image is its alternative text, a field of a form what stands in it. `left_out` is called
+    with each element whose text, or whose attribute, is not read.
 
     Raises RecursionError where containers stand in each other more than MOST_NESTED times.
     """
@@ -107,6 +108,9 @@ def hypertext(document: str, left_out: LeftOut = lambda what, which: None) -> Pa
             yield first, " ".join(text.split())
             gathered = []
         text = "" if leaving else _text(node)
+        if text and node.is_element_node and not attributes:
+            left_out("attributes", f"<{node.tag}>")
+            text = ""
         if text.strip() or place.in_html:
             line = place.of(text)
             first = first if gathered else line
@@ -257,7 +261,7 @@ def markdown(document: str, left_out: LeftOut = lambda what, which: None) -> Pas
             token.attrSet(LINE, str(token.map[0] + 1 + (token.type == "fence")))
     page = parser.renderer.render(tokens, parser.options, {})
     ended = {name.lower() for name in re.findall(r"</([\w.-]+)", page)}
-    yield from hypertext(LINE.join(_closed(block, ended) for block in page.split(LINE)), left_out)
+    yield from hypertext(LINE.join(_closed(block, ended) for block in page.split(LINE)), left_out, True)
 
 
 def _closed(block: str, ended: set[str]) -> str:

@@ -20,9 +20,6 @@ SHOWN = {  # around or in place of: what browsers show all the same
     "a comment that ends in !": f"<!-- note --!><p>{REFUNDS}</p>",
     "a script's string": f'<script>var open = "<!--"; run(open);</script><p>{REFUNDS}</p>',
     "an old script": f"<script><!--\nrun();\n</script><p>{REFUNDS}</p>",
-    "an image": '<p>Refunds <img alt="take nine"> days.</p>',
-    "fields": "<p><label>Refunds</label><input value=take>nine<input type=text placeholder=days.>",
-    "a field of lines": f"<textarea placeholder=no>{REFUNDS}</textarea>",
     "an icon": "<p>Refunds <svg><title>no</title><path d=M0></svg> take <video src=x>no</video>nine days.",
     "a button": "<p>Refunds <button>take</button> nine<input type=hidden value=no> days.",
     "a page in a page": f'<iframe srcdoc="<p>{REFUNDS}<p hidden>no">no</iframe>',
@@ -87,7 +84,9 @@ def test_blocks_within_blocks_are_read(mark: str) -> None:
 def test_an_image_is_its_alternative_text() -> None:
     document = f"![Refunds](a.png)![take *nine*](b.png)\n![days](c.png).\n\n<img alt='{REFUNDS}'>"
     assert list(document_text.markdown(document)) == [(1, REFUNDS), (4, REFUNDS)]
-    assert list(document_text.hypertext("<p>(<img alt=a>)b<img alt=c>d")) == [(1, "(a)b c d")]
+    assert list(document_text.hypertext("<p>(<img alt=a>)b<img alt=c>d", attributes=True)) == [
+        (1, "(a)b c d")
+    ]
 
 
 @pytest.mark.parametrize(("name", "deep"), [("a.md", "> " * 20_000), ("a.html", "<div>" * 20_000)])
@@ -148,6 +147,10 @@ def test_what_a_page_hides_is_named() -> None:
     read = document_text.hypertext(f"{silent}{hidden}<p>{REFUNDS}", lambda *part: left_out.append(part))
     assert [text for _, text in read] == [REFUNDS]
     assert left_out == [("hidden", f"<{tag}>") for tag in ("dialog", "div", "p", "noscript")]
+    fields = "<p>Refunds <img alt=no> take <input value=no>nine <textarea>no</textarea>days."
+    read = document_text.hypertext(fields, lambda *part: left_out.append(part))
+    assert [text for _, text in read] == [REFUNDS]
+    assert left_out[4:] == [("attributes", "<img>"), ("attributes", "<input>"), ("hidden", "<textarea>")]
 
 
 def test_directives_that_are_not_read_are_named() -> None:
