@@ -71,6 +71,7 @@ _LEFT_OPEN = frozenset(
 # A component of MDX, and its attributes that are mostly shown.
 _COMPONENT = re.compile(r"<[A-Z]\w*[a-z][\w.]*\s[^<>]*>")
 _LABEL = re.compile(r"""\s(?:title|label|caption|summary)\s*=\s*["']([^"'<>]*)["']""")
+_VALUE = re.compile(r"""=\s*["'{]""")
 _CONTAINER = re.compile(
     r"<(/?)(?:div|section|article|main|aside|header|footer|nav|blockquote|center|details|dialog|fieldset|figure"
     r"|[uod]l|dir|menu|form|address|hgroup|summary|search|listing|pre)\b",
@@ -261,10 +262,12 @@ def markdown(document: str, left_out: LeftOut = lambda what, which: None) -> Pas
             token.attrSet(LINE, str(token.map[0] + 1 + (token.type == "fence")))
     page = parser.renderer.render(tokens, parser.options, {})
     ended = {name.lower() for name in re.findall(r"</([\w.-]+)", page)}
-    yield from hypertext(LINE.join(_closed(block, ended) for block in page.split(LINE)), left_out, True)
+    yield from hypertext(
+        LINE.join(_closed(block, ended, left_out) for block in page.split(LINE)), left_out, True
+    )
 
 
-def _closed(block: str, ended: set[str]) -> str:
+def _closed(block: str, ended: set[str], left_out: LeftOut) -> str:
     """The HTML of a Markdown block, in which a tag of _ENCLOSING, a comment or a placeholder that has no end
     is text, and a component of MDX such as `<Select>` is no element of HTML, and has its title and label
     before it. `ended`: the tags in the page that have an end."""
@@ -284,6 +287,8 @@ def _closed(block: str, ended: set[str]) -> str:
         return tag[0] if is_element else f"&lt;{tag[1]}&gt;"
 
     def labelled(component: re.Match[str]) -> str:
+        if _VALUE.search(_LABEL.sub("", component[0])):
+            left_out("attributes", component[0].split()[0] + ">")
         return component[0] + "".join(f"<div>{text}</div>" for text in _LABEL.findall(component[0]))
 
     block = _PLACEHOLDER.sub(placeholder, _ENCLOSING.sub(checked, _COMPONENT.sub(labelled, block)))

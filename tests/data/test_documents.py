@@ -153,6 +153,13 @@ def test_what_a_page_hides_is_named() -> None:
     assert left_out[4:] == [("attributes", "<img>"), ("attributes", "<input>"), ("hidden", "<textarea>")]
 
 
+def test_attributes_of_components_that_are_not_read_are_named() -> None:
+    left_out = list[tuple[str, str]]()
+    document = f'<Card title="{REFUNDS}" message="no" /> <Tabs caption="" />'
+    read = document_text.markdown(document, lambda *part: left_out.append(part))
+    assert [text for _, text in read] == [REFUNDS] and left_out == [("attributes", "<Card>")]
+
+
 def test_directives_that_are_not_read_are_named() -> None:
     directives = ["include:: a.rst", "csv-table:: Told", "raw:: html", "literalinclude:: a.py", "raw:: latex"]
     options = ["", "   :file: a.csv", "   :url: b.html", "   :lines: 2-3", "\n   no"]
