@@ -40,7 +40,7 @@ TABLE_SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8)  # PQ bytes of a token, in wi
 STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # width of a static student's table
 LEAST_SHARE = 0.5  # of a shipped student's bytes, that the smallest precision has
 ALL, KEPT = "all", (3, 12)  # vocabularies: of all tokens; a token is kept where the texts use it so often
-# Of whole encoders, which no training teaches words anew: the most frequent tokens, as many as fit.
+# Vocabularies of whole encoders: the most frequent tokens, as many as fit, since short training teaches none.
 FEWEST_TOKENS, FEWER = 4_000, 0.96
 # The first of them that keeps to the budget is trained for; qdq has the embeddings of int8.
 PRECISIONS = sorted(

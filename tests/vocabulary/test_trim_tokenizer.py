@@ -255,8 +255,8 @@ def test_the_numbers_of_the_report_by_hand() -> None:
 
 
 def test_a_number_of_tokens_is_filled_with_the_first_that_no_text_uses() -> None:
-    pieces = ["[PAD]", "[UNK]", "[unused1]", "a", "##a", "b", "##b", "ab", "ba", "aba"]
-    tokenizer = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    vocabulary = ["[PAD]", "[UNK]", "[unused1]", "a", "##a", "b", "##b", "ab", "ba", "aba"]
+    tokenizer = plain(models.WordPiece({token: at for at, token in enumerate(vocabulary)}, unk_token="[UNK]"))
 
     def kept(tokens: int, least: int) -> set[str]:
         smaller, _ = trimmed(tokenizer, ["aba ba", "aba"], tokens=tokens, min_count=least)
