@@ -37,7 +37,6 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 MOST_TEXTS = 2_000  # held-out texts that are compared
 SUITES = ("mini", "sts-small")  # graded pairs that ship
 PASSAGES, QUERIES, SENTENCES = 400, 200, 4  # of the documentation; the sentences of a passage
-FEWEST_QUERIES = 50  # with fewer, general search is not measured
 USER, GENERAL = ("agreement", "made", "own"), ("similarity", "search")
 TITLES = {
     "agreement": "agreement with the teacher on held-out texts",
@@ -170,7 +169,7 @@ def general_queries(trained: Corpus) -> Queries | None:
     starts = range(0, len(sentences) - SENTENCES, max(SENTENCES, len(sentences) // (4 * PASSAGES)))
     runs = (sentences[start : start + SENTENCES] for start in starts)
     free = [run for run in runs if not any(deduplicate.key(text) in known for text in run)]
-    if len(free) < FEWEST_QUERIES:
+    if len(free) < queries.FEW_QUERIES:
         return None
     rows = np.linspace(0, len(free) - 1, min(PASSAGES, len(free))).astype(int)
     chosen = [free[row] for row in rows]
