@@ -158,9 +158,10 @@ def test_pairs_are_estimated(world: World, quick: None, tmp_path: Path) -> None:
 
 
 def test_the_time_of_fine_tuning_is_not_estimated(world: World, quick: None) -> None:
-    rows = "\n".join(f"{text}\t{number % 2}" for number, text in enumerate(sentences(60)))
-    (world.data / "task.tsv").write_text(f"text\tlabel\n{rows}\n", encoding="utf-8")
-    task = {"files": ["task.tsv"], "dev": "task.tsv", "columns": ["text"], "label": "label"}
+    rows = [f"{text}\t{number % 2}" for number, text in enumerate(sentences(90))]
+    for name, some in {"task.tsv": rows[:60], "task_dev.tsv": rows[60:]}.items():
+        (world.data / name).write_text("\n".join(["text\tlabel", *some, ""]), encoding="utf-8")
+    task = {"files": ["task.tsv"], "dev": "task_dev.tsv", "columns": ["text"], "label": "label"}
     last = {
         "name": "tune",
         "kind": "finetune",
