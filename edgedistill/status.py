@@ -15,7 +15,10 @@ from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
 from edgedistill.runtime.bundle import load
 from edgedistill.session import wrapped
 
-STUDENT, TEXT, CALLS, MOST_SECONDS = "nano", "How do I reset my password?", 200, 1.0
+STUDENT = "nano"
+TEXT = "How do I reset my password?"
+CALLS = 200
+MOST_SECONDS = 1.0
 EXTRAS = {  # what is installed with each
     "search": "bm25s",
     "documents": "pypdf",
@@ -31,7 +34,8 @@ def status(cache: Path) -> dict[str, Any]:
     caches{folder: bytes}}; p50_ms is that of a short text, embedded by STUDENT on one thread."""
     products = [flag for flag in machine.flags() if flag in INT8_PRODUCTS]
     ranks = {name: {"rank": row.rank._asdict()} for name, row in PRECISIONS.items()}
-    encoder, times = load(STUDENT, threads=1), list[float]()
+    encoder = load(STUDENT, threads=1)
+    times = list[float]()
     while len(times) < CALLS and sum(times) < MOST_SECONDS:
         start = time.perf_counter()
         encoder.encode(TEXT)
@@ -59,7 +63,9 @@ def table(found: dict[str, Any]) -> str:
     if not found["int8_products"]:
         why = "has no instruction that multiplies 8-bit integers"
     missing = [name for name, installed in found["extras"].items() if not installed]
-    here, versions, size = found["machine"], found["versions"], sum(found["caches"].values()) / 1e6
+    here = found["machine"]
+    versions = found["versions"]
+    size = sum(found["caches"].values()) / 1e6
     rows = {
         "version": f"{found['version']}; Python {versions['python']}, onnxruntime {versions['onnxruntime']}",
         "processor": f"{here['cpu']}, {here['usable_cores']} cores",

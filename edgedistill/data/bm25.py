@@ -16,7 +16,9 @@ from edgedistill.errors import UserError, require
 
 Floats = npt.NDArray[np.floating[Any]]
 
-K1, B = 0.9, 0.4  # Anserini's defaults, used for BEIR: Thakur et al. 2021
+# Anserini's defaults, used for BEIR: Thakur et al. 2021
+K1 = 0.9
+B = 0.4
 # Of the shares, beside the cosines above their mean. On ten collections of 50 to 3,204 texts, for three
 # students, 2.5 and 3 were as good and 1.5 was worse (bench/LOG.md, 2026-11-28).
 WEIGHT = 2.0
@@ -166,8 +168,9 @@ def stemmer(language: str | None) -> Callable[[list[str]], list[str]]:
 def checked_weight(weight: float) -> float:
     """The weight of words beside the cosines. Raises UserError where it is none."""
     if not 0 <= weight <= MOST_WEIGHT:
-        fact = f"{weight} is not from 0 to {MOST_WEIGHT:,.0f}"
-        raise UserError(f"--hybrid-weight: {fact}; give a number, such as {WEIGHT}")
+        raise UserError(
+            f"--hybrid-weight: {weight} is not from 0 to {MOST_WEIGHT:,.0f}; give a number, such as {WEIGHT}"
+        )
     return weight
 
 

@@ -160,8 +160,10 @@ class CorpusPass(ABC):
                 object_store.pull(folder, RECORD)
         missing = [shard for shard in wanted if not intact(self.shard(shard), self.session.log)]
         if missing:
-            done = f"{len(wanted) - len(missing)} of {len(wanted)} shards already done"
-            self.session.log(f"{self.name}: {self.work} {len(self.corpus):,} texts; {done}")
+            self.session.log(
+                f"{self.name}: {self.work} {len(self.corpus):,} texts; {len(wanted) - len(missing)} of "
+                f"{len(wanted)} shards already done"
+            )
         return missing
 
     def run(self, share: Share = ALL) -> None:

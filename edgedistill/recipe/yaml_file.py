@@ -19,7 +19,8 @@ from edgedistill.files import Json
 
 LARGEST_BYTES = 1 << 18
 LARGEST_NUMBER = 1 << 63
-LONGEST_TEXT, LONGEST_NUMBER = 10_000, 400  # letters, digits
+LONGEST_TEXT = 10_000  # letters
+LONGEST_NUMBER = 400  # digits
 MOST_VALUES = 50_000
 LONGEST_LIST = 10_000
 DEEPEST = 50

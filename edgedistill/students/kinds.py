@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import bert, bilstm, recurrent, static
 from edgedistill.students.kind import Kind
@@ -21,7 +22,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def checked(shape: dict[str, Any], place: str) -> dict[str, Any]:
+def checked(shape: Json, place: str) -> Json:
     """A shape of one of KINDS without the keys that are left out. Raises UserError for a field that no
     training writes; `place` is the file."""
     try:

@@ -40,7 +40,8 @@ class PrecomputedEmbeddings:
     """
 
     def __init__(self, spec: recipe.Teacher, data: Path | None) -> None:
-        self.spec, self.session = spec, QUIET
+        self.spec = spec
+        self.session = QUIET
         self.paths = _existing(str(spec.embeddings), data, "teacher.embeddings")
         self.path = self.texts = self.paths[0]
         suffixes = {path.suffix.lower() for path in self.paths}

@@ -84,14 +84,17 @@ def _lowered(tokenizer: Any) -> Any:
 def _check(loaded: Any, opened: ModelFolder) -> None:
     """Raise UserError for a tokenizer that gives ids or types that the model, or a reader of tokenizer.json,
     does not have."""
-    folder, backend = opened.transformer, loaded.backend_tokenizer
-    rows, largest = opened.config.get("vocab_size"), max(loaded.get_vocab().values(), default=0)
+    folder = opened.transformer
+    backend = loaded.backend_tokenizer
+    rows = opened.config.get("vocab_size")
+    largest = max(loaded.get_vocab().values(), default=0)
     if rows is not None and largest >= rows:
         raise UserError(
             f"{opened.folder}: the tokenizer has token ids up to {largest:,}, the model's embedding table "
             f"{rows:,} rows; use the tokenizer that belongs to the model"
         )
-    fact, way_out = "its tokenizer has no token for unknown characters", "correct the unknown token in it"
+    fact = "its tokenizer has no token for unknown characters"
+    way_out = "correct the unknown token in it"
     with opening(folder / "tokenizer.json", fact, way_out):
         backend.encode(RARE)
     unsupported = {
@@ -138,7 +141,8 @@ def prompts_of(spec: recipe.Teacher, opened: ModelFolder) -> Prompts:
     has; where it has none of them, the one before texts. Raises UserError for a name that the model does not
     have, and for a model that does not pool a prompt's tokens.
     """
-    named, prompt = opened.prompts, spec.prompt or opened.default_prompt
+    named = opened.prompts
+    prompt = spec.prompt or opened.default_prompt
     if spec.prompt_name is not None:
         if spec.prompt_name not in named:
             raise UserError(f"teacher.prompt_name: {unknown_name('prompt', spec.prompt_name, named)}")
@@ -161,7 +165,8 @@ def max_input_tokens(opened: ModelFolder, tokenizer: PreTrainedTokenizerBase) ->
 
     Neither can be above the positions that the model has.
     """
-    limit, config = opened.max_tokens or int(tokenizer.model_max_length), opened.config
+    limit = opened.max_tokens or int(tokenizer.model_max_length)
+    config = opened.config
     positions = config.get("max_position_embeddings")
     if positions is None or positions < 0:  # XLNet's -1: no limit
         return limit
