@@ -6,11 +6,11 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import edgedistill
 from edgedistill import machine
 from edgedistill.errors import installing
+from edgedistill.files import Json
 from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
 from edgedistill.runtime.bundle import load
 from edgedistill.session import wrapped
@@ -29,7 +29,7 @@ EXTRAS = {  # what is installed with each
 }
 
 
-def status(cache: Path) -> dict[str, Any]:
+def status(cache: Path) -> Json:
     """{version, versions, machine, precisions, int8_products, p50_ms, extras{name: installed}, cache,
     caches{folder: bytes}}; p50_ms is that of a short text, embedded by STUDENT on one thread."""
     products = [flag for flag in machine.flags() if flag in INT8_PRODUCTS]
@@ -56,7 +56,7 @@ def status(cache: Path) -> dict[str, Any]:
     }
 
 
-def table(found: dict[str, Any]) -> str:
+def table(found: Json) -> str:
     """The same for reading, as wide as the terminal."""
     first, *others = found["precisions"]
     why = f"multiplies 8-bit integers ({', '.join(found['int8_products'])})"

@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 from torch import nn
 from transformers.models.auto import modeling_auto as auto
 
 from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.files import Json
 from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
@@ -30,7 +31,7 @@ class ModelRun(run.Run):
 
     def __init__(self, folder: Path, spec: recipe.Recipe, teacher: teachers.TeacherEncoder) -> None:
         counts = {"dims": teacher.dims, "parameters": kinds.parameters(teacher.module)}
-        info: dict[str, Any] = {
+        info: Json = {
             **run.provenance(),
             "seconds": 0.0,
             "stages": [],

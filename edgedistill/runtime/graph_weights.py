@@ -16,6 +16,7 @@ import numpy as np
 from numpy import ndarray
 
 from edgedistill.errors import CheckFailed
+from edgedistill.files import Json
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.runtime.trust.graph_check import BYTES, FIXED32, number, span
 
@@ -56,7 +57,7 @@ class Node(NamedTuple):
     kind: str
     inputs: list[str]
     outputs: list[str]
-    attributes: dict[str, Any]
+    attributes: Json
 
 
 class Tensor(NamedTuple):

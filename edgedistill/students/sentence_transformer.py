@@ -20,6 +20,7 @@ from transformers.utils import logging
 
 from edgedistill import files
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.students import finite_weights, head, model_folder
 from edgedistill.students.graph_writer import UnitLength
 from edgedistill.students.model_folder import ACTIVATIONS, DOWNLOAD, WEIGHTS, ModelFolder, opening
@@ -143,7 +144,7 @@ def load_model(opened: ModelFolder, pooler: bool, trust_remote_code: bool = Fals
     weights are incomplete: transformers would draw the rest at random."""
     model_folder.check_architecture(opened, trust_remote_code)
     trusted = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
-    options: dict[str, Any] = {"dtype": torch.float32, **trusted}
+    options: Json = {"dtype": torch.float32, **trusted}
     if not pooler and opened.config.get("model_type") in WITH_POOLER:
         options["add_pooling_layer"] = False
     attention = {opened.config.get(key) for key in ("attn_implementation", "_attn_implementation")}

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy import ndarray
@@ -24,6 +24,7 @@ from edgedistill import files
 from edgedistill.data.cached_folder import RECORD, intact, mapped, written
 from edgedistill.data.corpus import Corpus, CorpusPass
 from edgedistill.errors import UserError, quote, require
+from edgedistill.files import Json
 from edgedistill.runtime.similarity import not_finite
 from edgedistill.session import QUIET, Session, silent
 
@@ -45,7 +46,7 @@ class Embeds(Protocol):
     @property
     def dims(self) -> int: ...
 
-    def identity(self) -> dict[str, Any]: ...
+    def identity(self) -> Json: ...
 
     def prepare(self, session: Session) -> None: ...
 

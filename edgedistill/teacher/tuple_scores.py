@@ -18,6 +18,7 @@ from edgedistill import files, recipe, resolve
 from edgedistill.data.cached_folder import cached_folder, mapped
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.runtime.similarity import not_finite
 from edgedistill.session import Session, progress_bar
 from edgedistill.teacher.targets import EmbeddingRows
@@ -32,7 +33,7 @@ class Embedded(NamedTuple):
 
     queries: EmbeddingRows
     documents: EmbeddingRows
-    identity: dict[str, Any]
+    identity: Json
 
     def cosines(self, queries: ndarray, documents: ndarray) -> ndarray:
         """Of numbered queries (B,) and numbered documents (M,): (B, M) float32."""
