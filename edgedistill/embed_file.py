@@ -152,7 +152,7 @@ def embed_file(
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
-    chunk = list[str]()
+    chunk = []
     size = 0
     for text in texts:
         chunk.append(text)

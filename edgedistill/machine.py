@@ -142,7 +142,7 @@ def quotas(cgroups: Path, own: Path) -> Iterator[float]:
 def pressure(cgroups: Path = Path("/sys/fs/cgroup"), stat: Path = Path("/proc/stat")) -> dict[str, float]:
     """What has taken processor time from this process' group so far, in seconds, as far as the system tells:
     {steal: other guests of the host, throttled: the group's CPU quota}."""
-    seconds = dict[str, float]()
+    seconds = {}
     match = re.match(r"cpu +(?:\d+ +){7}(\d+)", _text(stat))
     if match and hasattr(os, "sysconf"):
         seconds["steal"] = int(match[1]) / os.sysconf("SC_CLK_TCK")

@@ -462,7 +462,7 @@ def _write_split(making: Making, spool: Spool, folder: Path) -> Json:
                 f"{making.place}: nothing to train on: all texts are measured; lower {making.place}.held_out"
             )
     kept = np.union1d(trained, held_out)
-    added = dict[str, Iterable[bytes]]()
+    added = {}
     passages = None
     if spec.paragraphs:
         added[PARAGRAPHS] = added_texts.joined_lines(spec.paragraphs, spool, begins, usable, making.seed)

@@ -76,10 +76,8 @@ def _words(tokenizer: Tokenizer, text: str) -> set[tuple[int, int]]:
 def runs_of_changes(changed: dict[str, str]) -> tuple[list[tuple[int, int, int]], list[int]]:
     """Ranges of characters (first, last, what they become), and the letters that they become."""
     letters: list[int] = []
-    places: dict[str, int] = {}  # where the letters of a result stand
-    becomes: list[
-        tuple[int, tuple[int, int]]
-    ] = []  # (character, what it becomes, as step · character + start)
+    places = {}  # where the letters of a result stand
+    becomes = []  # (character, what it becomes, as step · character + start)
     for character, result in sorted(changed.items()):
         code = ord(character)
         alone = _becomes(ord(character), result)

@@ -113,7 +113,7 @@ def bench(
     (show or session.log)(tables.terminal(reports))
     for path in filter(None, outputs):
         session.log(f"wrote {path}")
-    result: Measures = {"schema": report.SCHEMA, "reports": list(map(report.without_samples, reports))}
+    result = {"schema": report.SCHEMA, "reports": list(map(report.without_samples, reports))}
     result["requirements"] = checks = []
     for target, made in zip(measured, reports, strict=True):
         checks += report.check_requirements(target.manifest, made)

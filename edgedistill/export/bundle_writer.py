@@ -86,7 +86,7 @@ class Writer:
         self.module, self.golden, self.fp32 = self.opened()
         self.ids = [row for item in self.golden.ids for row in item]
         self.samples = sample_texts.samples(parity.reader(run), self.ids)
-        opened: Any = run.tokenizer()
+        opened = run.tokenizer()
         self.space = run.space or space(run.shape, self.module, opened.backend_tokenizer)
 
     def opened(self) -> tuple[Any, golden_file.Golden, ModelProto]:
@@ -135,8 +135,8 @@ class Writer:
     def write(self, precisions: list[str]) -> tuple[Json, dict[str, CheckFailed]]:
         """Write the bundle; returns the manifest's entries of the precisions that passed their checks, and
         why the others failed. Raises CheckFailed where all of them failed."""
-        written: Json = {}
-        failed: dict[str, CheckFailed] = {}
+        written = {}
+        failed = {}
         with files.new_folder(self.out) as folder:
             self.write_files(folder, precisions)
             for precision in precisions:
@@ -154,7 +154,7 @@ class Writer:
             texts = golden_file.content(self.golden, self.about, self.run.max_tokens, limits)
             files.write_json(folder / "parity.json", texts, compact=True)
             final = self._write_manifest(folder, written)
-            opened: Any = bundle.load(folder, next(iter(written)))
+            opened = bundle.load(folder, next(iter(written)))
             # what embeddings in fewer bytes are made with
             calibration = None if self.run.labels else measured(opened.encode_document(sentences()))
             final |= {"calibration": calibration} if calibration else {}
@@ -307,7 +307,7 @@ def space(shape: Json, module: nn.Module, tokenizer: Tokenizer) -> str:
 def manifest(folder: Path, run: Run, precisions: Json) -> Json:
     """The manifest of the files that are in the folder now. `precisions` has {file, sha256, size_bytes,
     parity, drift} of each precision."""
-    tokenizer: Any = run.tokenizer()
+    tokenizer = run.tokenizer()
     return {
         "schema": SCHEMA,
         "name": run.recipe.name,

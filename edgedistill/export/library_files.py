@@ -61,7 +61,7 @@ def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
 def write_tokenizer(folder: Path, run: Run) -> None:
     """Write the three files that every library reads; each of them truncates to the student's max_tokens, by
     itself or where asked to."""
-    tokenizer: Any = run.tokenizer()
+    tokenizer = run.tokenizer()
     content = tokenizer_json(run.tokenizer_folder, run.max_tokens, tokenizer.truncation_side)
     files.write_json(folder / "tokenizer.json", content, compact=True)
     config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")

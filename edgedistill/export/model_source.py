@@ -15,7 +15,6 @@ from transformers.models.auto import modeling_auto as auto
 
 from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.errors import UserError, unknown_name
-from edgedistill.files import Json
 from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
@@ -31,7 +30,7 @@ class ModelRun(run.Run):
 
     def __init__(self, folder: Path, spec: recipe.Recipe, teacher: teachers.TeacherEncoder) -> None:
         counts = {"dims": teacher.dims, "parameters": kinds.parameters(teacher.module)}
-        info: Json = {
+        info = {
             **run.provenance(),
             "seconds": 0.0,
             "stages": [],

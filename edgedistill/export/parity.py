@@ -82,9 +82,9 @@ def _golden(
 ) -> Golden:
     """What torch gives for items, each the texts and their role, by itself. Raises CheckFailed where that is
     not finite."""
-    ids = list[list[list[int]]]()
-    truncated = list[bool]()
-    outputs = list[torch.Tensor]()
+    ids = []
+    truncated = []
+    outputs = []
     way_out = "open it in transformers, and see there"
     fails = opening(type(module).__name__, "torch cannot embed with it", way_out)
     for texts, role in items:

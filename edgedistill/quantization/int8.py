@@ -137,7 +137,7 @@ def _channels(editor: GraphEditor, facts: GraphFacts, largest: Largest) -> dict[
     Inputs of products with the same weight share their factors, as in a block of layers that is applied
     several times.
     """
-    by_input: dict[str, _Channels] = {}
+    by_input = {}
     for group in _groups(facts) if largest else ():
         most = np.max([largest[x] for x in group.inputs], axis=0)
         arrays = map(editor.array, group.weights)

@@ -54,7 +54,7 @@ def converter(model: ModelProto, samples: TokenIds) -> Converter:
     With them the weights of products are rounded with error feedback, which halves the loss; without, each
     weight is rounded to the nearest.
     """
-    moments: Moments = {}
+    moments = {}
     if len(samples):
         with threadpool_limits(1):  # more threads add in another order, which would give other bytes
             moments = second_moments(model, samples)
@@ -90,7 +90,7 @@ def _gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     (out,) = node.output
     bits = f"{name}_w4"
     scales = f"{name}_w4_scale"
-    nodes = list[NodeProto]()
+    nodes = []
     if bits not in editor.constants:
         check_range(array, name)
         values, scale = quantize_groups(array)
@@ -118,7 +118,7 @@ def _matmul_n_bits(editor: GraphEditor, node: NodeProto, moments: Moments) -> li
     name = node.input[1]
     bits = f"{name}_w4"
     scales = f"{name}_w4_scale"
-    nodes = list[NodeProto]()
+    nodes = []
     if bits not in editor.constants:  # a shared layer's matrix is read by several products
         check_range(weight, name)
         values, scale = quantize_groups(weight.T)
@@ -159,7 +159,7 @@ def second_moments(model: ModelProto, ids: TokenIds) -> Moments:
         return {}
     random = np.random.default_rng(0)
     highest = max(max(row) for row in ids if len(row))
-    drawn: list[list[int]] = [random.integers(0, highest + 1, len(row)).tolist() for row in ids]
+    drawn = [random.integers(0, highest + 1, len(row)).tolist() for row in ids]
     names = list(dict.fromkeys(name for name, _ in products))
     moments = _moments(model, names, ids)
     for name, extra in _moments(model, names, drawn).items():
@@ -177,7 +177,7 @@ def quantize_with_feedback(weight: ndarray, moments: ndarray) -> tuple[ndarray, 
     inputs, outputs = weight.shape
     rest = weight.astype(np.float64)  # with the errors of the inputs that are rounded already
     values = np.zeros(weight.shape, np.int8)
-    scales = list[ndarray]()
+    scales = []
     factor = _factor(moments.astype(np.float64))
     for start in range(0, inputs, GROUP):
         end = min(start + GROUP, inputs)

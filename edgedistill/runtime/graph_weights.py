@@ -252,7 +252,7 @@ def _node(fields: Fields) -> Node:
 
 
 def _attribute(fields: Fields) -> tuple[str, Any]:
-    value: Any = [*_numbers(fields.get(INTEGERS, []))]
+    value = [*_numbers(fields.get(INTEGERS, []))]
     if FLOAT in fields:
         (value,) = struct.unpack("<f", fields[FLOAT][0])
     elif STRING in fields:

@@ -68,7 +68,7 @@ class BundleSession:
         if not np.isfinite(rows).all():
             raise self._wrong("a number that is not finite")
         # zero: of a text whose tokens cancel out, as in sentence-transformers
-        squares: list[float] = np.einsum("nd,nd->n", rows, rows).tolist()  # a batch has few rows
+        squares = np.einsum("nd,nd->n", rows, rows).tolist()  # a batch has few rows
         if self._unit and not all(abs(square - 1) <= UNIT or square == 0 for square in squares):
             raise self._wrong("an embedding that is not of unit length")
         return rows

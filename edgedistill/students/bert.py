@@ -301,7 +301,7 @@ def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, Json]:
         # without a padding token to count from, which texts would hold too
         shaping = source._replace(pad=None)
     student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims, shaping)
-    student: BertStudent = build_to_train(build, student_shape, start.shape_only)
+    student = build_to_train(build, student_shape, start.shape_only)
     layers = [] if source is None else source_layers(spec, source.model.config)
     if spec.reduced:
         if start.batch is not None and embeddings is not None and source is not None:

@@ -55,7 +55,7 @@ class BidirectionalLSTM(nn.LSTM):
         last = lengths[:, None] - 1
         backwards = torch.where(places <= last, last - places, places)  # its own inverse
         # of each layer and direction: input, recurrent, and their biases
-        weights: list[Any] = self._flat_weights
+        weights = self._flat_weights
         size = len(weights) // (2 * self.num_layers)
         states = tokens
         final = tokens
@@ -161,7 +161,7 @@ def initial(spec: recipe.BiLSTM, start: Start) -> tuple[BiLSTMStudent, Json]:
     """The recipe's student with its initial weights, and its shape: a table of token embeddings is scaled to
     the standard deviation of a random one."""
     student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims)
-    student: BiLSTMStudent = build_to_train(build, student_shape, start.shape_only)
+    student = build_to_train(build, student_shape, start.shape_only)
     if start.embeddings is not None:
         rows = embedding_tables.reduce_width(start.embeddings, spec.width, start.token_weights)
         embedding_tables.initialize(student.embedding, rows * (TOKEN_STD / rows.std()), start.token_weights)

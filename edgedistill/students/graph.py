@@ -64,7 +64,7 @@ NOT_TRACED = (
 
 def _written(student: Any) -> ModelProto:
     if hasattr(student, "write"):
-        written: ModelProto = student.write()
+        written = student.write()
         return written
     layers = bert_layers.layers_of(student)
     return traced(student) if layers is None else bert_layers.write(student, layers)
@@ -126,7 +126,7 @@ def _share_matrices(graph: GraphProto) -> None:
     """Keep one of several equal matrices, in place: the weight of a head that is applied to every token and
     to their mean."""
     first: dict[object, str] = {}
-    renamed: dict[str, str] = {}
+    renamed = {}
     for constant in list(graph.initializer):
         array = numpy_helper.to_array(constant)
         if array.ndim == 2:
@@ -225,7 +225,7 @@ def _pooled(tokens: ndarray, mask: ndarray) -> ndarray:
 
 def _run(session: InferenceSession, output: str, inputs: dict[str, ndarray]) -> ndarray:
     try:
-        rows: ndarray = session.run([output], inputs)[0]
+        rows = session.run([output], inputs)[0]
     except ORT_ERRORS as error:
         raise CheckFailed(f"the graph does not run at {_shape(inputs)}: {error}") from None
     return rows

@@ -26,7 +26,7 @@ def checked(shape: Json, place: str) -> Json:
     """A shape of one of KINDS without the keys that are left out. Raises UserError for a field that no
     training writes; `place` is the file."""
     try:
-        read: Any = KINDS[shape["kind"]].fields.model_validate(shape)
+        read = KINDS[shape["kind"]].fields.model_validate(shape)
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, line['loc']))}: {line['msg']}" for line in error.errors()[:20]]
         raise UserError(*(f"{place}: student.{ascii(line)[1:-1]}; {GET_AGAIN}" for line in lines)) from None

@@ -274,7 +274,7 @@ def _modules(folder: Path) -> list[Module]:
         isinstance(entry, dict) and entry.keys() >= {"type", "path"} for entry in entries
     ):
         raise UserError(f"{place}: not a list of modules, each with `type` and `path`; {DOWNLOAD}")
-    modules = list[Module]()
+    modules = []
     for number, entry in enumerate(entries):
         library = str(entry["type"])
         path = str(entry["path"])
@@ -335,7 +335,7 @@ def _settings(folder: Path, transformer: Path) -> tuple[Json, Json]:
     options = next(filter(None, (_object(transformer / name) for name in TRANSFORMER_FILES)), {})
     place = folder / MODEL_SETTINGS_FILE
     settings = _object(place)
-    facts = list[str]()
+    facts = []
     prompts = settings.get("prompts") or {}
     default = settings.get("default_prompt_name")
     for key, value in {**options, **settings}.items():

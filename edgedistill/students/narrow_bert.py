@@ -152,7 +152,7 @@ def _summed(model: BertModel, pad: int | None, token_embeddings: Tensor | None, 
     is that of `EncoderLayers`."""
     tables = model.embeddings
     first = first_position(pad)
-    tokens: Any = tables.word_embeddings(ids) if token_embeddings is None else token_embeddings[ids]
+    tokens = tables.word_embeddings(ids) if token_embeddings is None else token_embeddings[ids]
     return (
         tokens
         + tables.position_embeddings.weight[first : first + ids.shape[1]]
@@ -164,7 +164,7 @@ def _hidden_states(source: BertModel, layers: list[Any], summed: Tensor, scores:
     """The source's states (B, T, H): after the embeddings; then, per chosen layer, (attention context, after
     attention, after layer). `scores` is its `scores_mask`."""
     state = source.embeddings.LayerNorm(summed)
-    steps: list[Any] = [state]
+    steps = [state]
     for layer in layers:
         context = _context(layer.attention.self, state, scores)
         between = layer.attention.output.LayerNorm(state + layer.attention.output.dense(context))

@@ -35,7 +35,7 @@ class RepeatedEncoder(BertEncoder):
         self.times = times
 
     def forward(self, hidden_states: Tensor, *rest: Any, **options: Any) -> Any:
-        output: Any = None
+        output = None
         for _ in range(self.times):
             output = super().forward(hidden_states, *rest, **options)
             hidden_states = output[0]
@@ -100,7 +100,7 @@ def shape(
         attention_probs_dropout_prob=spec.dropout,
     )
     config.pad_token_id = pad
-    positions: Json = {"position_ids": counted_from, "pad": pad}
+    positions = {"position_ids": counted_from, "pad": pad}
     positions |= {} if source.relative is None else {"relative_positions": True}
     times = spec.repeats or source.repeats * config_of_source.num_hidden_layers // layers
     return {**bert.layers_shape(spec, config, positions, most, teacher_dims), "repeats": times}

@@ -20,7 +20,6 @@ from transformers.utils import logging
 
 from edgedistill import files
 from edgedistill.errors import UserError
-from edgedistill.files import Json
 from edgedistill.students import finite_weights, head, model_folder
 from edgedistill.students.graph_writer import UnitLength
 from edgedistill.students.model_folder import ACTIVATIONS, DOWNLOAD, WEIGHTS, ModelFolder, opening
@@ -73,7 +72,7 @@ class PretrainedEncoder(nn.Module):
         linear = nn.Linear(*affine.weight.shape)
         linear.weight.data = torch.from_numpy(affine.weight.T).float().contiguous()
         linear.bias.data = torch.from_numpy(affine.bias).float()
-        blocks: Any = self.dense
+        blocks = self.dense
         layers = [nn.Sequential(layer, nn.Identity()) for layer in (UnitLength(), linear)]
         return PretrainedEncoder(self.model, self.poolings, [*blocks, *layers]).eval()
 
@@ -128,7 +127,7 @@ def read(opened: ModelFolder, pooling: str | None, trust_remote_code: bool = Fal
     model_folder.check_pooling(opened, pooling, str(folder), "teacher.pooling")
     poolings = opened.poolings if pooling is None else [pooling]
     model = load_model(opened, "cls_pooler" in poolings, trust_remote_code)
-    dense = list[nn.Sequential]()
+    dense = []
     width = int(model.config.hidden_size) * len(poolings)
     for module in opened.chain:
         if module.kind == "Dense":
@@ -144,7 +143,7 @@ def load_model(opened: ModelFolder, pooler: bool, trust_remote_code: bool = Fals
     weights are incomplete: transformers would draw the rest at random."""
     model_folder.check_architecture(opened, trust_remote_code)
     trusted = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
-    options: Json = {"dtype": torch.float32, **trusted}
+    options = {"dtype": torch.float32, **trusted}
     if not pooler and opened.config.get("model_type") in WITH_POOLER:
         options["add_pooling_layer"] = False
     attention = {opened.config.get(key) for key in ("attn_implementation", "_attn_implementation")}

@@ -133,7 +133,7 @@ def set_sif_weights(student: StaticStudent, counts: Tensor) -> None:
 def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, Json]:
     """The recipe's student with its initial weights, and its shape."""
     student_shape = table_shape(spec, start.vocabulary_size, start.pad_id, start.dims)
-    student: StaticStudent = build_to_train(build, student_shape, start.shape_only)
+    student = build_to_train(build, student_shape, start.shape_only)
     if start.embeddings is not None:
         initialize(student, start.embeddings, spec.embeddings.of == "outputs", start.token_weights)
     return student, student_shape

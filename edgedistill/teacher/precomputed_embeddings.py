@@ -213,7 +213,7 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[ndarray]:
 def _hashes(path: Path, column: str) -> ndarray:
     """The hashes (n,) of a file's texts: computed, or read where the column of a .parquet has them."""
     if path.suffix.lower() == ".parquet":
-        hashes = list[ndarray]()
+        hashes = []
         for batch in readers.parquet_batches(path, [column], "teacher.text_column", BLOCK):
             if str(batch.column(0).type) not in ("uint64", "int64"):
                 break

@@ -218,7 +218,7 @@ def check(spec: recipe.Targets, teacher_dims: int, training_texts: int) -> None:
     reduction = spec.reduce
     texts = min(spec.sample, training_texts)
     rank = getattr(reduction, "rank", None)
-    problems = list[str]()
+    problems = []
     if reduction.keeps_dims and dims != teacher_dims:
         problems.append(
             f"targets.dims: {dims}, and without `reduce` the teacher's embeddings keep {teacher_dims} "

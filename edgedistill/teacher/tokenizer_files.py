@@ -55,7 +55,7 @@ def load_tokenizer(opened: ModelFolder, trust_remote_code: bool = False) -> PreT
         )
     options = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
     with opening(folder, "its tokenizer cannot be read", "it must come with the model: download it again"):
-        loaded: Any = AutoTokenizer.from_pretrained(opened.transformer, use_fast=True, **options)
+        loaded = AutoTokenizer.from_pretrained(opened.transformer, use_fast=True, **options)
     if not loaded.is_fast:
         raise UserError(f"{folder}: only a slow Python tokenizer; save a tokenizer.json next to the model")
     _check(loaded, opened)
@@ -69,7 +69,7 @@ def _lowered(tokenizer: Any) -> Any:
     saved one is opened again.
     """
     backend = tokenizer.backend_tokenizer
-    normalizer: Any = backend.normalizer
+    normalizer = backend.normalizer
     steps = [normalizer] * (normalizer is not None)
     if isinstance(normalizer, normalizers.Sequence):
         steps = list(iter(normalizer))
@@ -120,7 +120,7 @@ def from_the_start(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a tokenizer without the padding and truncation that the last encoding has set."""
-    backend: Any = tokenizer.backend_tokenizer
+    backend = tokenizer.backend_tokenizer
     backend.no_padding()
     backend.no_truncation()
     tokenizer.save_pretrained(folder)
@@ -128,7 +128,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 def encode_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> list[np.ndarray]:
     """Token ids of each text, special tokens included, truncated at max_tokens; (n_i,) int32 each."""
-    backend: Any = tokenizer.backend_tokenizer
+    backend = tokenizer.backend_tokenizer
     backend.no_padding()
     backend.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
     return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(texts)]

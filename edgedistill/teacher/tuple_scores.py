@@ -146,7 +146,7 @@ class _Draw(NamedTuple):
                 "each query, beside its own; lower it, or add documents"
             )
         random = np.random.default_rng(self.seed)
-        negatives = list[ndarray]()
+        negatives = []
         answers = _answers(self.rows)
         with progress_bar(len(self.rows), session.progress, "drawing negatives", "queries") as advance:
             for rows in _chunks(len(self.rows)):

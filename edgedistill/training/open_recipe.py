@@ -131,7 +131,7 @@ def _sources(spec: recipe.Recipe, session: Session, problems: Problems) -> Sourc
     models = None
     sources = None
     texts = None
-    stages = list[checks.StageRows]()
+    stages = []
     with problems.collect():
         checks.check_device(spec, session.device)
     with problems.collect():

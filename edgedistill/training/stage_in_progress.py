@@ -210,7 +210,7 @@ class StageInProgress:
         targets."""
         self.processes.seed_step(self.seed, self.step)
         with self.run.accelerator.autocast():
-            loss: Tensor = self.module(views, targets, self.step)
+            loss = self.module(views, targets, self.step)
         return loss
 
     def set_learning_rate(self) -> None:

@@ -98,7 +98,7 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
     Raises UserError where there is no such file, a line has another width, or no token is found.
     """
     wanted = {without_marker(token): number for number, token in enumerate(tokens_by_id(tokenizer))}
-    vectors: dict[int, ndarray] = {}
+    vectors = {}
     if not path.is_file():
         raise UserError(f"student.embeddings.file: no file {path}; relative paths start from --data")
     with path.open(encoding="utf-8") as lines:
