@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -19,6 +19,7 @@ from edgedistill.data import bm25
 from edgedistill.data.cached_folder import cached_folder, mapped
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.session import Session, progress_bar
 from edgedistill.teacher.targets import EmbeddingRows
 
@@ -32,7 +33,7 @@ class Embedded(NamedTuple):
 
     queries: EmbeddingRows
     documents: EmbeddingRows
-    identity: dict[str, Any]
+    identity: Json
 
     def cosines(self, queries: ndarray, documents: ndarray) -> ndarray:
         """Of numbered queries (B,) and numbered documents (M,): (B, M) float32."""
@@ -59,7 +60,8 @@ class ScoredTuples:
 
     def __post_init__(self) -> None:
         # The known answers of all queries, by query: those of query q are answers[starts[q] : starts[q + 1]].
-        asked, answers = self.index[:, 0], self.index[:, 1]
+        asked = self.index[:, 0]
+        answers = self.index[:, 1]
         order = np.lexsort((answers, asked))
         self._answers = np.asarray(answers[order])
         self._starts = np.searchsorted(asked[order], np.arange(int(asked.max()) + 2))
@@ -170,7 +172,8 @@ class _Draw(NamedTuple):
                 f"{self.place}.count: {self.spec.count} of {len(documents)} documents are to be drawn for "
                 "each query, beside its own; lower it, or add documents"
             )
-        random, negatives = np.random.default_rng(self.seed), list[ndarray]()
+        random = np.random.default_rng(self.seed)
+        negatives = []
         answers = _answers(self.rows)
         with progress_bar(len(self.rows), session.progress, "drawing negatives", "queries") as advance:
             for rows in _chunks(len(self.rows)):
@@ -191,7 +194,8 @@ def stratified(scores: ndarray, spec: recipe.Negatives, random: np.random.Genera
 
     scores (n,): −inf for what may not be drawn; where too little else is left, that is drawn too.
     """
-    finite, parts = np.isfinite(scores), np.arange(spec.count)
+    finite = np.isfinite(scores)
+    parts = np.arange(spec.count)
     ranked = min(spec.ranks, int(finite.sum()))
     best = np.argsort(-scores, kind="stable")[: max(spec.count, ranked)]
     values = np.maximum(scores[best], scores[finite].min(initial=0))

@@ -136,7 +136,7 @@ def teachers(spec: recipe.Recipe, models: Models) -> list[Json]:
     share in the cosine of the recipe's `targets`; it is None where the model has none, or there are no
     `targets`.
     """
-    entries = dict[str, Json]()
+    entries = {}
     named = {"teacher": models.teacher, "assistant": models.assistant, **models.scorers}
     for place, teacher in named_teachers(spec):
         opened = named[place]
