@@ -36,14 +36,18 @@ _HIDDEN = frozenset(
     "head title script style template noscript noframes noembed video audio canvas meter progress datalist "
     "textarea rp desc defs metadata annotation annotation-xml".split()
 )
-_ALTERNATIVE = frozenset(("noscript", "datalist", "textarea"))  # which a page may come to show
+# Those that hold no text to be read, or the same in another notation.
+_NO_TEXT = frozenset("head script style rp metadata defs annotation annotation-xml".split())
+_OF_HEAD = 'title:not(:empty), meta[name=description i]:not([content=""])'
 # The attributes that a browser shows as text, the first that an element has.
 _SHOWN = {
     "img": ("alt",),
     "area": ("alt",),
     "input": ("alt", "value", "placeholder"),
+    "optgroup": ("label",),
+    "option": ("label",),
 }
-_NO_TEXT = ("hidden", "checkbox", "radio", "password", "color", "range", "file")  # types of <input>
+_NOT_TYPED = ("hidden", "checkbox", "radio", "password", "color", "range", "file")  # types of <input>
 # Elements that stand within a line; each other one begins a passage, and ends it.
 _WITHIN = frozenset(
     "a abbr acronym area b bdi bdo big button cite code data del dfn em embed font i img input ins kbd label "
@@ -84,6 +88,8 @@ MOST_NESTED = 10_000  # containers: the time that parsing takes grows with the s
 # Where a note of a PDF has its text, if not in /Contents; and the flag of one that is hidden.
 NOTE_TEXT, NOT_SHOWN = {"/Widget": "/V", "/Link": None, "/Popup": None}, 2
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
+# Of a PDF: glyphs that stand for no character, as their numbers, or in areas for private use.
+_NO_UNICODE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd\U000f0000-\U0010fffd]")
 NEEDLE = 40  # characters by which a text is found in its page
 MOST_MISSED, REACH = 1_000, 200_000  # texts not found, after which no more are looked for, and how far
 
@@ -111,7 +117,7 @@ def hypertext(
         text = "" if leaving else _text(node)
         if text and node.is_element_node and not attributes:
             left_out("attributes", f"<{node.tag}>")
-            text = ""
+            text = BESIDE
         if text.strip() or place.in_html:
             line = place.of(text)
             first = first if gathered else line
@@ -144,7 +150,10 @@ def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[Lexbo
         shown = leaving or _is_shown(node)
         if shown:
             yield node, leaving
-        elif node.tag not in _HIDDEN - _ALTERNATIVE and node.is_element_node and node.text().strip():
+        elif node.tag == "head":
+            for element in node.css(_OF_HEAD):
+                left_out("head", f"<{element.tag}>")
+        elif node.tag not in _NO_TEXT and node.is_element_node and node.text().strip():
             left_out("hidden", f"<{node.tag}>")
         for tree in _inside(node) if shown and not leaving else []:
             yield from _visible(tree, left_out)
@@ -172,8 +181,8 @@ def _text(node: LexborNode) -> str:
     """What a page shows of the node itself: a text, or that of an element's attribute, a word of its own."""
     if not node.is_element_node:
         return node.text_content or ""
-    attributes = node.attributes if node.tag in _SHOWN and not node.first_child else {}
-    if (attributes.get("type") or "").lower() in _NO_TEXT:
+    attributes = node.attributes if node.tag in _SHOWN else {}
+    if (attributes.get("type") or "").lower() in _NOT_TYPED:
         return ""
     names = _SHOWN.get(node.tag or "", ())
     return next((f"{BESIDE}{attributes[name]}{BESIDE}" for name in names if attributes.get(name)), "")
@@ -230,12 +239,14 @@ class _Place:
 
 def markdown(document: str, left_out: LeftOut = lambda what, which: None) -> Passages:
     """Every heading, paragraph, list item, table row and code block, in their order, and what HTML in the
-    document shows. `left_out` is called with each key of front matter.
+    document shows. `left_out` is called with each key of front matter, and with each row of a table that has
+    more cells than its head, as no renderer shows these.
 
     Raises RecursionError where blocks stand in each other MOST_BLOCKS times.
     """
     from markdown_it import MarkdownIt
     from markdown_it.rules_block import reference
+    from markdown_it.rules_block.table import escapedSplit
 
     def no_footnote(state: Any, start: int, end: int, silent: bool) -> bool:
         footnote = state.src.startswith("[^", state.bMarks[start] + state.tShift[start])
@@ -257,7 +268,13 @@ def markdown(document: str, left_out: LeftOut = lambda what, which: None) -> Pas
     tokens = parser.parse(document)
     if any(token.level >= MOST_BLOCKS - 1 for token in tokens):  # what is below is left out by the parser
         raise RecursionError
+    lines, columns = document.split("\n"), 0
     for token in tokens:
+        columns = 0 if token.type == "thead_open" else columns + (token.type == "th_open")
+        if columns and token.type == "tr_open" and token.map:
+            row = escapedSplit(lines[token.map[0]].strip(" \t>"))
+            if any(map(str.strip, row[columns + (row[0] == "") :])):
+                left_out("cells", f"line {token.map[0] + 1}")
         if token.map and token.nesting >= 0:
             token.attrSet(LINE, str(token.map[0] + 1 + (token.type == "fence")))
     page = parser.renderer.render(tokens, parser.options, {})
@@ -324,7 +341,7 @@ def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1)
     """The passages below a node of docutils' tree."""
     from docutils import nodes
 
-    invisible = (nodes.comment, nodes.substitution_definition, nodes.target, nodes.meta)
+    invisible = (nodes.comment, nodes.substitution_definition, nodes.target)
     line = node.line or line
     if isinstance(node, (*invisible, *but)):
         return
@@ -332,6 +349,8 @@ def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1)
         yield from ((line + 1 + number, text) for number, text in hypertext(node.astext()))
     elif isinstance(node, nodes.raw):
         left_out("directive", f"raw:: {node['format']}")
+    elif isinstance(node, nodes.meta):
+        left_out("directive", "meta::")
     elif isinstance(node, nodes.system_message):  # the source stands in it, of what could not be parsed
         lost = [child.astext() for child in node.children if isinstance(child, nodes.literal_block)]
         for block in lost if node["level"] >= 3 else []:
@@ -370,7 +389,8 @@ def _plain(node: nodes.Node, left_out: LeftOut) -> str:
 
 def portable(file: IO[bytes], name: str, most: int, left_out: LeftOut) -> Passages:
     """The paragraphs of a PDF, with the numbers of their pages. `name` names it in errors; `left_out` is
-    called with the number of each page without text, such as a scan, and with the names of attachments.
+    called with the number of each page without text, such as a scan, with how many of its characters are none
+    of Unicode, as of a font that names its glyphs alone, and with the names of attachments.
 
     Raises UserError where pypdf is not installed, for a file that it cannot read, one without text, and one
     of more than `most` characters.
@@ -386,7 +406,10 @@ def portable(file: IO[bytes], name: str, most: int, left_out: LeftOut) -> Passag
             left_out("attachments", attached)
         for page in range(1, len(reader.pages) + 1):
             text = "\n\n".join([reader.pages[page - 1].extract_text(), *_notes(reader.pages[page - 1])])
-            size += len(text)
+            text, unknown = _NO_UNICODE.subn("", text)
+            if unknown:
+                left_out("characters without Unicode", f"{unknown:,} on page {page}")
+            size += len(text.strip())
             if size > most:
                 raise UserError(f"{name}: over {most:,} characters by page {page}; split it")
             if not text.strip():

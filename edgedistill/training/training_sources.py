@@ -1,14 +1,16 @@
-"""All that a recipe trains on, opened together: what one source holds out, no other trains on."""
+"""All that a recipe trains on, opened together: what is measured, none of it trains on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from edgedistill import recipe
-from edgedistill.data import added_texts, file_patterns, made_tuples, rows
+from edgedistill.data import added_texts, file_patterns, labelled_tasks, made_tuples, rows
 from edgedistill.data.rows import Rows
+from edgedistill.errors import UserError
+from edgedistill.evaluation import scoring
 from edgedistill.session import Session
 
 
@@ -19,13 +21,16 @@ class TrainingSources:
 
     Held-out texts with their sentences, held-out translations and held-out queries are measured: no other
     source trains on them, whatever letters they are written in. The answers of held-out queries are
-    documents, which are to be found, and may be trained on.
+    documents, which are to be found, and may be trained on. `measured` are the keys of what else the recipe
+    measures: the texts of dev and test rows, and of its suites those that are embedded in the role of a text
+    or a query.
     """
 
     of: recipe.Rows
     tables: Mapping[str, recipe.Rows]
     session: Session
     seed: int
+    measured: set[int] = field(default_factory=set)
 
     @classmethod
     def of_recipe(cls, spec: recipe.Recipe, session: Session) -> TrainingSources:
@@ -34,18 +39,18 @@ class TrainingSources:
             raise ValueError(f"{spec.name} has no rows")
         stages = enumerate(spec.distilling)
         tables = {f"stages[{at}].rows": stage.rows for at, stage in stages if stage.rows is not None}
-        return cls(spec.rows, tables, session, spec.seed)
+        return cls(spec.rows, tables, session, spec.seed, _of_suites(spec, session) | _of_task(spec, session))
 
     @cached_property
     def texts(self) -> Rows:
         """The rows of the recipe. Raises UserError as reading them does, and those of stages of which some
         are held out."""
-        return rows.build(self.of, self.session, self.seed, self._queries)
+        return rows.build(self.of, self.session, self.seed, self._queries | self.measured)
 
     def of_stage(self, place: str) -> Rows:
         """The rows at a place, of files or made of the recipe's. Raises UserError as reading them does."""
         spec = self.tables[place]
-        measured = self._queries | self.measured_texts
+        measured = self._queries | self.held_out_texts | self.measured
         if spec.queries is None:
             return self._read(place, measured)
         texts = self.texts.sides[0]
@@ -63,9 +68,9 @@ class TrainingSources:
         return rows.build(spec, self.session, self.seed, measured, exclude, place)
 
     @cached_property
-    def measured_texts(self) -> set[int]:
+    def held_out_texts(self) -> set[int]:
         """The keys of what the recipe's rows hold out."""
-        return _measured(self.of, self.texts)
+        return _held_out(self.of, self.texts)
 
     @cached_property
     def _queries(self) -> set[int]:
@@ -73,11 +78,35 @@ class TrainingSources:
         measured = set[int]()
         for place, spec in self.tables.items():
             if spec.held_out:
-                measured |= _measured(spec, self._read(place))
+                measured |= _held_out(spec, self._read(place))
         return measured
 
 
-def _measured(spec: recipe.Rows, rows: Rows) -> set[int]:
+def _held_out(spec: recipe.Rows, rows: Rows) -> set[int]:
     """The keys of held-out texts: of queries with documents, those of the queries."""
     sides = rows.sides[:1] if spec.ranked else rows.sides
     return added_texts.measured(text for side in sides for text in side.texts(side.held_out))
+
+
+def _of_suites(spec: recipe.Recipe, session: Session) -> set[int]:
+    """The keys of the suites that a recipe selects weights by and is measured on. The files of the second may
+    not be here; then that is logged."""
+    names = [] if spec.select is None else [spec.select.suite]
+    measured = added_texts.measured(
+        text for name in names for text in scoring.suite(name, session.data).texts
+    )
+    if spec.requirements is not None and (name := spec.requirements.suite) is not None:
+        try:
+            measured |= added_texts.measured(scoring.suite(name, session.data).texts)
+        except UserError as missing:
+            session.log(f"requirements.suite: not excluded from training: {missing.problems[0]}")
+    return measured
+
+
+def _of_task(spec: recipe.Recipe, session: Session) -> set[int]:
+    """The keys of the texts that a recipe's labelled task is measured on."""
+    if spec.finetuning is None:
+        return set()
+    place = f"stages[{len(spec.stages) - 1}].rows"
+    splits = labelled_tasks.measured_splits(spec.finetuning.rows, session, spec.seed, place).values()
+    return added_texts.measured(text for split in splits for item in split.items for text in item)
