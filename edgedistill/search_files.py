@@ -91,7 +91,8 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     is a `Reading.report`; `embedded` says how many texts were not in the cache.
     Raises UserError for an empty question, where no file is found, none has text, or a named one is damaged.
     """
-    question, top = readers.normalize(request.question), positive(request.top, "top")
+    question = readers.normalize(request.question)
+    top = positive(request.top, "top")
     weight = bm25.checked_weight(request.weight)
     if not question:
         raise UserError("the question is empty; give one, in quotes")
@@ -103,14 +104,18 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     rows, embedded = _kept_embeddings(opened, texts, request, session, reading)
     session.log(reading.line)
     cosines = similarity(opened.of("query").encode_ids(asked), rows)
-    words, ranked_by, least = np.zeros_like(cosines), "cosine", bm25.CLOSE_BY_COSINE
+    words = np.zeros_like(cosines)
+    ranked_by = "cosine"
+    least = bm25.CLOSE_BY_COSINE
     if weight:
         try:
             words = bm25.BM25(texts, "BM25").shares([question])
-            ranked_by, least = f"cosine above the mean + {weight:g} × BM25", bm25.CLOSE
+            ranked_by = f"cosine above the mean + {weight:g} × BM25"
+            least = bm25.CLOSE
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"
-    scores, best = bm25.joined(cosines, words, weight), bm25.joined(cosines, words).max()
+    scores = bm25.joined(cosines, words, weight)
+    best = bm25.joined(cosines, words).max()
     results = []
     for at in np.argsort(-scores[0], kind="stable")[:top].tolist():
         place, *also = (
@@ -127,7 +132,8 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
 def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, list[tuple[Path, int]]]:
     """The distinct texts of all files, with the files and the lines or rows of each. What a folder or a glob
     stands for and cannot be read is skipped."""
-    found, named = dict[str, list[tuple[Path, int]]](), file_patterns.named(request.paths, None)
+    found = dict[str, list[tuple[Path, int]]]()
+    named = file_patterns.named(request.paths, None)
     for path in file_patterns.matching_files(request.paths, Path(), "search", reading):
         try:
             passages = list(_passages(path, request, encoder, reading))
@@ -154,7 +160,8 @@ def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) ->
     """The texts of a file, each of no more tokens than the encoder reads: a longer one is divided; a heading
     or a cell of a document stands in a line of its own before what follows it."""
     least = SHORTEST if readers.is_text_file(path) and input_file.kind(path) != ".txt" else 1
-    run, first = "", 0
+    run = ""
+    first = 0
     numbered = readers.numbered_texts(path, request.column, "--column", "auto", LONGEST_TEXT, reading)
     for number, text in numbered:
         first = first if run else number
@@ -189,7 +196,9 @@ def _kept_embeddings(
     bundle = [manifest.digest(opened.manifest), *(encoder.precision for encoder in opened.encoders)]
     paths = [os.path.abspath(each) for each in request.paths]
     key = files.cache_key(format=FORMAT, paths=paths, column=request.column, bundle=bundle)
-    folder, known, encoder = session.cache / "search" / key, dict[bytes, Any](), opened.of("document")
+    folder = session.cache / "search" / key
+    known = dict[bytes, Any]()
+    encoder = opened.of("document")
     hashed = {hashlib.sha256(text.encode()).digest(): text for text in texts}
     if cached_folder.intact(folder, session.log):
         known = {bytes(entry["text"]): entry for entry in np.load(folder / "embeddings.npy")}
@@ -205,7 +214,8 @@ def _kept_embeddings(
             of_text = [("text", "V32"), ("row", "i1", rows.shape[1]), *OF_TOKENS]
             entries = np.zeros(len(chunk), of_text)
             not_read = encoder.not_read(chosen, ids, "document")
-            entries["text"], entries["row"] = chunk, rows
+            entries["text"] = chunk
+            entries["row"] = rows
             entries["cut"], entries["unknown"], entries["alone"] = zip(*not_read, strict=True)
             known.update(zip(chunk, entries, strict=True))
             advance(len(chunk))

@@ -292,7 +292,8 @@ class Making:
 
     def flaw(self, row: Row) -> str | None:
         """Why a row of texts cannot be trained on; None where it can."""
-        spec, excluded = self.spec, self.excluded_keys
+        spec = self.spec
+        excluded = self.excluded_keys
         longest = recipe.LONGEST_TRANSLATION if spec.translated else readers.MAX_TEXT_CHARACTERS
         if not all(row):
             return deduplicate.EMPTY
@@ -307,7 +308,8 @@ class Making:
     def gathered(self, folder: Path, whole: bool = False) -> Spool:
         """The rows of all tables that can be trained on, or all where they are `whole`, in a file of the
         folder."""
-        rows, texts = (table.rows for table in self.tables), self.spec.text_columns
+        rows = (table.rows for table in self.tables)
+        texts = self.spec.text_columns
         with progress_bar(None, self.session.progress, "reading") as advance:
             return deduplicate.gather(
                 rows, lambda row: None if whole else self.flaw(row[:texts]), folder / "spool", advance

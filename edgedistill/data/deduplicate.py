@@ -26,8 +26,11 @@ PROGRESS = 10_000  # rows read between two reports of the progress
 BUFFER = 1 << 20  # bytes
 SHARES = 16  # of the digests, compared one after the other
 # Why a row is left out.
-EMPTY, LENGTH, DUPLICATE = "with an empty text", "with a text that is too short or too long", "duplicates"
-EXCLUDED, MEASURED = "with an excluded text", "with a text that is measured"
+EMPTY = "with an empty text"
+LENGTH = "with a text that is too short or too long"
+DUPLICATE = "duplicates"
+EXCLUDED = "with an excluded text"
+MEASURED = "with a text that is measured"
 
 _WORD = re.compile(r"\w+")
 

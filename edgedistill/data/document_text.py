@@ -86,7 +86,8 @@ DIRECTIVE = re.compile(r"\A\.\. (?:\|[^|]*\| )?([\w:-]+::.*)")
 MOST_LINKS, MOST_BLOCKS = 8, 200  # of Markdown within each other; a list is two blocks
 MOST_NESTED = 10_000  # containers: the time that parsing takes grows with the square of their depth
 # Where a note of a PDF has its text, if not in /Contents; and the flag of one that is hidden.
-NOTE_TEXT, NOT_SHOWN = {"/Widget": "/V", "/Link": None, "/Popup": None}, 2
+NOTE_TEXT = {"/Widget": "/V", "/Link": None, "/Popup": None}
+NOT_SHOWN = 2
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
 # Of a PDF: glyphs that stand for no character, as their numbers, or in areas for private use.
 _NO_UNICODE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd\U000f0000-\U0010fffd]")
@@ -103,7 +104,8 @@ def hypertext(
 
     Raises RecursionError where containers stand in each other more than MOST_NESTED times.
     """
-    place, first = _Place(document), 0
+    place = _Place(document)
+    first = 0
     gathered: list[str] = []
     for node, leaving in _visible(_tree(document), left_out):
         if node.is_element_node and not leaving:
@@ -145,7 +147,8 @@ def _trimmed(gathered: list[str]) -> list[str]:
 def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[LexborNode, bool]]:
     """Every node that a page shows, in its order, and each element a second time when it is left. `left_out`
     is called with the names of the others, but for those that never hold text to be read."""
-    node, leaving = root, False
+    node = root
+    leaving = False
     while node is not None:
         shown = leaving or _is_shown(node)
         if shown:
@@ -163,9 +166,11 @@ def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[Lexbo
         elif node.is_element_node and shown and not leaving:
             leaving = True
         elif node.next is not None:
-            node, leaving = node.next, False
+            node = node.next
+            leaving = False
         else:
-            node, leaving = node.parent, True
+            node = node.parent
+            leaving = True
             if node is not None and node.is_document_node:
                 return
 
@@ -209,14 +214,19 @@ class _Place:
     one."""
 
     def __init__(self, document: str) -> None:
-        self.document, self.at, self.line, self.missed = document, 0, 1, 0
+        self.document = document
+        self.at = 0
+        self.line = 1
+        self.missed = 0
         self.from_marks = self.in_html = False
 
     def marked(self, element: LexborNode) -> None:
         """Take the line that Markdown's renderer wrote on an element."""
         number = element.attributes.get(LINE)
         if number is not None:
-            self.line, self.from_marks, self.in_html = int(number), True, element.tag == "hr"
+            self.line = int(number)
+            self.from_marks = True
+            self.in_html = element.tag == "hr"
 
     def of(self, text: str) -> int:
         """The line where a text begins; that of the last one, where it is written otherwise in the page."""
@@ -268,7 +278,8 @@ def markdown(document: str, left_out: LeftOut = lambda what, which: None) -> Pas
     tokens = parser.parse(document)
     if any(token.level >= MOST_BLOCKS - 1 for token in tokens):  # what is below is left out by the parser
         raise RecursionError
-    lines, columns = document.split("\n"), 0
+    lines = document.split("\n")
+    columns = 0
     for token in tokens:
         columns = 0 if token.type == "thead_open" else columns + (token.type == "th_open")
         if columns and token.type == "tr_open" and token.map:
@@ -316,7 +327,8 @@ def _closed(block: str, ended: set[str], left_out: LeftOut) -> str:
 def _front_matter(document: str) -> tuple[list[str], str]:
     """The keys of a document's front matter, a mapping in YAML between two lines of `---` at the top; and the
     document with empty lines in its place."""
-    found, data = FRONT.match(document), None
+    found = FRONT.match(document)
+    data = None
     with suppress(yaml.YAMLError, RecursionError):
         data = yaml.compose(found[1], yaml.CSafeLoader) if found else None
     if not found or not isinstance(data, yaml.MappingNode):
@@ -446,7 +458,8 @@ def _notes(page: Any) -> Iterator[str]:
 def _paragraphs(page: str) -> Iterator[str]:
     """The lines of a page, joined to paragraphs."""
     lines = [line.strip() for line in page.splitlines()]
-    longest, gathered = max(map(len, lines), default=0), list[str]()
+    longest = max(map(len, lines), default=0)
+    gathered = list[str]()
     for line in [*lines, ""]:
         gathered += [line] if line else []
         ends = line.endswith((".", "!", "?", ":")) and len(line) < _SHORT * longest

@@ -90,10 +90,9 @@ def measured_splits(spec: recipe.Rows, session: Session, seed: int, place: str) 
 
 def _keys(splits: Mapping[str, Rows]) -> set[int]:
     """The keys of what a task measures: of texts and their sentences, or of whole pairs."""
-    items = [item for split in splits.values() for item in split.items]
-    if all(len(item) == 1 for item in items):
-        return added_texts.measured(text for (text,) in items)
-    return {deduplicate.key(" ".join(item)) for item in items}
+    texts = [" ".join(item) for split in splits.values() for item in split.items]
+    pairs = any(len(split.sides) > 1 for split in splits.values())
+    return set(map(deduplicate.key, texts)) if pairs else added_texts.measured(texts)
 
 
 class LabelledRows(NamedTuple):

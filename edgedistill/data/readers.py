@@ -241,7 +241,8 @@ def _paragraphs(path: Path, longest: int, reading: Reading) -> Numbered:
             size += len(gathered[-1]) + 1
         elif gathered:
             yield first, " ".join(gathered)
-            gathered, size = [], 0
+            gathered = []
+            size = 0
     if gathered:
         yield first, " ".join(gathered)
 
@@ -357,7 +358,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_LINE_BYTES)
     named = SEPARATOR.fullmatch(next(lines(path), (1, ""))[1])
     text = (line + "\n" for _, line in lines(path))
-    reader, first = csv.reader(text, delimiter=named[1] if named else ",", strict=True), 1
+    reader = csv.reader(text, delimiter=named[1] if named else ",", strict=True)
+    first = 1
     with damage_as_user_error(str(path), lambda: f"line {first}"):
         for row in reader:
             if row and not (named and first == 1):

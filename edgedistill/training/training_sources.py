@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 from edgedistill import recipe
-from edgedistill.data import added_texts, file_patterns, labelled_tasks, made_tuples, rows
+from edgedistill.data import added_texts, deduplicate, file_patterns, labelled_tasks, made_tuples, rows
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
@@ -39,7 +40,7 @@ class TrainingSources:
             raise ValueError(f"{spec.name} has no rows")
         stages = enumerate(spec.distilling)
         tables = {f"stages[{at}].rows": stage.rows for at, stage in stages if stage.rows is not None}
-        return cls(spec.rows, tables, session, spec.seed, _of_suites(spec, session) | _of_task(spec, session))
+        return cls(spec.rows, tables, session, spec.seed, added_texts.measured(_measured(spec, session)))
 
     @cached_property
     def texts(self) -> Rows:
@@ -54,18 +55,13 @@ class TrainingSources:
         if spec.queries is None:
             return self._read(place, measured)
         texts = self.texts.sides[0]
-        excluded = file_patterns.matching_files(
-            self.of.exclude, self.session.data, "rows.exclude", self.session.reading
-        )
+        excluded = file_patterns.matching_files(self.of.exclude, self.session.data, "rows.exclude")
+        measured |= deduplicate.excluded_keys(excluded)
         count = texts.own - self.of.held_out + texts.paragraphs
-        return made_tuples.build(
-            spec.queries, texts, count, excluded, self.session, place, self.seed, measured
-        )
+        return made_tuples.build(spec.queries, texts, count, self.session, place, self.seed, measured)
 
     def _read(self, place: str, measured: set[int] | frozenset[int] = frozenset()) -> Rows:
-        spec = self.tables[place]
-        exclude = self.of.exclude
-        return rows.build(spec, self.session, self.seed, measured, exclude, place)
+        return rows.build(self.tables[place], self.session, self.seed, measured, self.of.exclude, place)
 
     @cached_property
     def held_out_texts(self) -> set[int]:
@@ -88,25 +84,16 @@ def _held_out(spec: recipe.Rows, rows: Rows) -> set[int]:
     return added_texts.measured(text for side in sides for text in side.texts(side.held_out))
 
 
-def _of_suites(spec: recipe.Recipe, session: Session) -> set[int]:
-    """The keys of the suites that a recipe selects weights by and is measured on. The files of the second may
-    not be here; then that is logged."""
-    names = [] if spec.select is None else [spec.select.suite]
-    measured = added_texts.measured(
-        text for name in names for text in scoring.suite(name, session.data).texts
-    )
-    if spec.requirements is not None and (name := spec.requirements.suite) is not None:
+def _measured(spec: recipe.Recipe, session: Session) -> Iterator[str]:
+    """The texts that a recipe is measured on: of its suites, and the dev and test rows of its labelled task.
+    A suite whose files are not here is logged."""
+    for section in (spec.select, spec.requirements):
         try:
-            measured |= added_texts.measured(scoring.suite(name, session.data).texts)
+            yield from scoring.suite(section.suite, session.data).texts if section and section.suite else ()
         except UserError as missing:
-            session.log(f"requirements.suite: not excluded from training: {missing.problems[0]}")
-    return measured
-
-
-def _of_task(spec: recipe.Recipe, session: Session) -> set[int]:
-    """The keys of the texts that a recipe's labelled task is measured on."""
-    if spec.finetuning is None:
-        return set()
-    place = f"stages[{len(spec.stages) - 1}].rows"
-    splits = labelled_tasks.measured_splits(spec.finetuning.rows, session, spec.seed, place).values()
-    return added_texts.measured(text for split in splits for item in split.items for text in item)
+            session.log(f"not excluded from training: {missing}")
+    if spec.finetuning is not None:
+        place = f"stages[{len(spec.stages) - 1}].rows"
+        splits = labelled_tasks.measured_splits(spec.finetuning.rows, session, spec.seed, place)
+        for split in splits.values():
+            yield from chain.from_iterable(split.items)
