@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgedistill import files, object_store
-from edgedistill.data import bm25, cached_folder, file_patterns, input_file, readers
+from edgedistill.data import bm25, cached_folder, deduplicate, file_patterns, input_file, readers
 from edgedistill.embed_file import LONGEST_TEXT
 from edgedistill.errors import UserError, escaped
 from edgedistill.reading import Reading
@@ -165,6 +165,8 @@ def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) ->
     numbered = readers.numbered_texts(path, request.column, "--column", "auto", LONGEST_TEXT, reading)
     for number, text in numbered:
         first = first if run else number
+        if not text.strip() and not readers.is_text_file(path):
+            reading.rows_left_out[deduplicate.EMPTY] += 1
         before = -len(run) - 1
         *whole, run = encoder.passages(f"{run}\n{readers.normalize(text)}".strip())
         for passage, after in pairwise([*whole, run]):

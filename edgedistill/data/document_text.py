@@ -89,8 +89,8 @@ MOST_NESTED = 10_000  # containers: the time that parsing takes grows with the s
 NOTE_TEXT = {"/Widget": "/V", "/Link": None, "/Popup": None}
 NOT_SHOWN = 2
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
-# Of a PDF: glyphs that stand for no character, as their numbers, or in areas for private use.
-_NO_UNICODE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd\U000f0000-\U0010fffd]")
+# Of a PDF: glyphs that stand for no character, as their numbers or names, or in areas for private use.
+_NO_UNICODE = re.compile(r"/(?:g|gid|cid|glyph)\d+|[\x00-\x08\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd]")
 NEEDLE = 40  # characters by which a text is found in its page
 MOST_MISSED, REACH = 1_000, 200_000  # texts not found, after which no more are looked for, and how far
 
@@ -402,7 +402,8 @@ def _plain(node: nodes.Node, left_out: LeftOut) -> str:
 def portable(file: IO[bytes], name: str, most: int, left_out: LeftOut) -> Passages:
     """The paragraphs of a PDF, with the numbers of their pages. `name` names it in errors; `left_out` is
     called with the number of each page without text, such as a scan, with how many of its characters are none
-    of Unicode, as of a font that names its glyphs alone, and with the names of attachments.
+    of Unicode, and each of its fonts that names no characters for its glyphs, whose texts are mostly other
+    letters than a reader sees; with the names of attachments, and with a form in XFA.
 
     Raises UserError where pypdf is not installed, for a file that it cannot read, one without text, and one
     of more than `most` characters.
@@ -416,6 +417,8 @@ def portable(file: IO[bytes], name: str, most: int, left_out: LeftOut) -> Passag
             raise UserError(f"{name}: encrypted; save it without a password")
         for attached in reader.attachments:
             left_out("attachments", attached)
+        if "/XFA" in reader.root_object.get("/AcroForm", ()):
+            left_out("forms", "XFA")
         for page in range(1, len(reader.pages) + 1):
             text = "\n\n".join([reader.pages[page - 1].extract_text(), *_notes(reader.pages[page - 1])])
             text, unknown = _NO_UNICODE.subn("", text)
@@ -424,6 +427,8 @@ def portable(file: IO[bytes], name: str, most: int, left_out: LeftOut) -> Passag
             size += len(text.strip())
             if size > most:
                 raise UserError(f"{name}: over {most:,} characters by page {page}; split it")
+            for font in _fonts_without_unicode(reader.pages[page - 1]):
+                left_out("fonts without Unicode", f"{font} on page {page}")
             if not text.strip():
                 left_out("pages without text", page)
             for paragraph in _paragraphs(text):
@@ -440,6 +445,14 @@ def portable(file: IO[bytes], name: str, most: int, left_out: LeftOut) -> Passag
         raise UserError(
             f"{name}: no text in its {page} page(s); recognize it first, for example with ocrmypdf"
         )
+
+
+def _fonts_without_unicode(page: Any) -> Iterator[str]:
+    """The names of a page's fonts whose codes are glyphs, without a table of their characters."""
+    fonts = page.get("/Resources", {}).get("/Font", {})
+    for font in map(fonts.__getitem__, fonts):
+        if str(font.get("/Encoding")).startswith("/Identity") and "/ToUnicode" not in font:
+            yield str(font.get("/BaseFont", "font"))[1:]
 
 
 def _notes(page: Any) -> Iterator[str]:
