@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.deduplicate import Row
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError, require
+from edgedistill.reading import Reading
 from edgedistill.session import Session
 
 ROUNDS = {1: 20, 2: 10}  # passes over texts, over pairs: d-bert's n_iter
@@ -78,7 +80,8 @@ def measured_splits(spec: recipe.Rows, session: Session, seed: int, place: str) 
         if getattr(spec, name) is not None
     }
     if spec.dev_rows is not None:
-        train = rows.build(spec, session, seed, _keys(splits), place=place)
+        uncounted = replace(session, reading=Reading())  # `open_task` reads the rows again
+        train = rows.build(spec, uncounted, seed, _keys(splits), place=place)
         _check_several(train.label_counts, f"{place}.files")
         if spec.dev_rows >= len(train):
             raise UserError(
