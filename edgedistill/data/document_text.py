@@ -153,6 +153,8 @@ def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[Lexbo
         shown = leaving or _is_shown(node)
         if shown:
             yield node, leaving
+            if node.tag == "iframe" and not leaving and node.text().strip():
+                left_out("hidden", "<iframe>")
         elif node.tag == "head":
             for element in node.css(_OF_HEAD):
                 left_out("head", f"<{element.tag}>")

@@ -142,16 +142,17 @@ def test_what_a_page_hides_is_named() -> None:
     hidden = (
         '<dialog>a</dialog><div hidden>b</div><p style="display: none">c</p><noscript><i>d</i></noscript>'
     )
+    hidden += "<iframe>e</iframe>"
     silent = "<head><title>e</title><meta name=Description content=g></head><script>f</script><rp>h</rp>"
     left_out = list[tuple[str, str]]()
     read = document_text.hypertext(f"{silent}{hidden}<p>{REFUNDS}", lambda *part: left_out.append(part))
     assert [text for _, text in read] == [REFUNDS]
     assert left_out[:2] == [("head", "<title>"), ("head", "<meta>")]
-    assert left_out[2:] == [("hidden", f"<{tag}>") for tag in ("dialog", "div", "p", "noscript")]
+    assert left_out[2:] == [("hidden", f"<{tag}>") for tag in ("dialog", "div", "p", "noscript", "iframe")]
     fields = "<p>Refunds <img alt=no> take <input value=no>nine <textarea>no</textarea>days."
     read = document_text.hypertext(fields, lambda *part: left_out.append(part))
     assert [text for _, text in read] == [REFUNDS]
-    assert left_out[6:] == [("attributes", "<img>"), ("attributes", "<input>"), ("hidden", "<textarea>")]
+    assert left_out[7:] == [("attributes", "<img>"), ("attributes", "<input>"), ("hidden", "<textarea>")]
 
 
 @pytest.mark.parametrize("place", ["", "> ", "   "])
