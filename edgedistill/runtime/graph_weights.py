@@ -24,6 +24,7 @@ MIDDLE = {8: 128, 4: 8}  # what stands for 0 in MatMulNBits, by its bits
 ENDINGS = ("", "_fp16", "_negative", "_w4", "_int8", "_w8")
 ENDING = re.compile(f"({'|'.join(ENDINGS[1:])})$")
 PRODUCTS = ("MatMul", "MatMulIntegerToFloat", "MatMulNBits")
+RESTORING = ("DequantizeLinear", "Cast", "Round", "Div", "Transpose", "Reshape", "Slice", "Mul", "Gather")
 PASSED = ("Identity", "Reshape", "Squeeze", "Cast")  # nodes that only change how values are laid out
 # of TensorProto.DataType
 TYPES = {1: "f4", 2: "u1", 3: "i1", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2"}
@@ -107,9 +108,10 @@ class GraphWeights:
         return ENDING.sub("", stored) if stored in self.tensors else ""
 
     def _restored(self, name: str) -> str:
-        """What was stored of a value: what a DequantizeLinear that gives it reads, or itself."""
-        writer = self.writers.get(name)
-        return writer.inputs[0] if writer is not None and writer.kind == "DequantizeLinear" else name
+        """What was stored of a value that is restored when the graph is opened; itself where nothing was."""
+        while (writer := self.writers.get(name)) is not None and writer.kind in RESTORING:
+            name = writer.inputs[writer.kind == "Gather"]
+        return name
 
     def writer(self, name: str) -> Node | None:
         """The node that computes a value, layout left out; None for inputs and constants."""
@@ -165,11 +167,22 @@ class GraphWeights:
         if node.kind == "MatMulNBits":
             return self._in_blocks(node)
         stored = self._restored(node.inputs[1])
+        if stored.endswith("_w4"):
+            return self._from_four_bits(node, stored)
         values = np.ascontiguousarray(self._values(stored).T)
         if not stored.endswith("_int8"):
             return Stored(values)
         scale = node.inputs[3] if node.kind == "MatMulIntegerToFloat" else f"{name}_scale"
         return Stored(values, self.array(scale).reshape(-1, 1), values.shape[1])
+
+    def _from_four_bits(self, node: Node, stored: str) -> Stored:
+        """The 8 bits that a product multiplies with: onnxruntime makes them of the 4 that are stored."""
+        values = _nibbles(self._values(stored)).astype(np.float32) - MIDDLE[4]
+        scales, factors, step = self.array(f"{stored}_scale"), self.factors(node), self.array(node.inputs[3])
+        even = (values.reshape(*scales.shape[:2], GROUP) * scales).reshape(len(values), -1)
+        if factors is not None:
+            even = even[:, : len(factors)] / factors
+        return Stored(np.rint(even).astype(np.int8), step.reshape(-1, 1), even.shape[1])
 
     def _in_blocks(self, node: Node) -> Stored:
         """The weight of a MatMulNBits: symmetric, in groups along its inputs."""
