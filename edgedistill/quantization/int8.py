@@ -266,7 +266,7 @@ class Products:
     def add(self, op: str, inputs: list[str], output: str = "", domain: str = "", **attributes: Any) -> str:
         """Add a node; its output has a number where it needs no name."""
         self.count += 1
-        output = output or f"quantized_{self.count}"
+        output = output or f"q{self.count}"
         self.nodes.append(new_node(op, inputs, output, domain=domain, **attributes))
         return output
 

@@ -37,7 +37,6 @@ DAMPING = 0.1  # of the mean variance, added to each input's: the texts are few,
 RANDOM_SHARE = 0.25  # of the second moments: random tokens, for texts unlike those given
 ZERO = 8  # the zero point of weights, which are stored as 0 … 15
 PAIRS = np.stack([np.arange(256) % 16, np.arange(256) // 16], 1).astype(np.float32) - ZERO  # in a byte
-ROOM = 1 + 2.0**-9  # for what is rounded to float16 on the way: no weight may leave the 8 bits
 SMALLEST_HALVED = 128  # elements; halving fewer saves less than the Cast takes
 
 # E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
@@ -68,9 +67,9 @@ class Products(int8.Products):
     `moments` may have been measured on the same graph before some of its constants were hidden.
     """
 
-    def __init__(self, model: ModelProto, largest: int8.Largest, moments: Moments) -> None:
+    def __init__(self, model: ModelProto, largest: int8.Largest, moments: Moments | None = None) -> None:
         super().__init__(model, largest)
-        self.moments = moments
+        self.moments = moments or {}
 
     def converted(self) -> ModelProto:
         editor = self.editor
@@ -98,7 +97,7 @@ class Products(int8.Products):
         groups, scale = in_groups(values), scale[..., None].astype(np.float32)
         rows, inputs = len(values), len(weight)
         even = (groups * scale).reshape(rows, -1)[:, :inputs] * self.factors(x)
-        steps = int8.quantize_weights(even.T)[1] * ROOM
+        steps = _room(int8.quantize_weights(even.T)[1])
         bits = self.constant(packed(groups.reshape(rows, -1), ZERO), f"{name}_w4")
         scales = self.constant(_float16(scale / steps[:, None, None]).astype(np.float16), f"{name}_w4_scale")
         pairs = self.constant(PAIRS, "pairs")
@@ -144,7 +143,7 @@ def _halve_floats(editor: GraphEditor) -> None:
     casts = []
     for name in dict.fromkeys(name for node in graph.node for name in node.input):
         array = editor.array(name)
-        if array is None or array.size < SMALLEST_HALVED or name.endswith("_step"):
+        if array is None or array.size < SMALLEST_HALVED:
             continue
         largest = float(np.abs(array).max())
         if largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST:
@@ -275,6 +274,12 @@ def packed(values: ndarray, zero: int = 0) -> ndarray:
     bits = (values + zero).astype(np.uint8) & 15
     bits = np.pad(bits, [(0, 0)] * (bits.ndim - 1) + [(0, bits.shape[-1] % 2)])
     return bits[..., 0::2] | (bits[..., 1::2] << 4)
+
+
+def _room(steps: ndarray) -> ndarray:
+    """Scales that float16 holds, and larger by more than it rounds: no weight leaves its 8 bits."""
+    half = np.minimum(steps * (1 + 2.0**-9), LARGEST).astype(np.float16)
+    return np.where(half < steps, np.nextafter(half, np.float16(np.inf)), half).astype(np.float32)
 
 
 def _float16(scale: ndarray) -> ndarray:

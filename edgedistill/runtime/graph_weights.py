@@ -109,9 +109,15 @@ class GraphWeights:
 
     def _restored(self, name: str) -> str:
         """What was stored of a value that is restored when the graph is opened; itself where nothing was."""
-        while (writer := self.writers.get(name)) is not None and writer.kind in RESTORING:
+        for writer in self._restoring(name):
             name = writer.inputs[writer.kind == "Gather"]
         return name
+
+    def _restoring(self, name: str) -> Iterator[Node]:
+        """The nodes between a value and what was stored of it, the last first."""
+        while (writer := self.writers.get(name)) is not None and writer.kind in RESTORING:
+            yield writer
+            name = writer.inputs[writer.kind == "Gather"]
 
     def writer(self, name: str) -> Node | None:
         """The node that computes a value, layout left out; None for inputs and constants."""
@@ -180,8 +186,9 @@ class GraphWeights:
         values = _nibbles(self._values(stored)).astype(np.float32) - MIDDLE[4]
         scales, factors, step = self.array(f"{stored}_scale"), self.factors(node), self.array(node.inputs[3])
         even = (values.reshape(*scales.shape[:2], GROUP) * scales).reshape(len(values), -1)
-        if factors is not None:
-            even = even[:, : len(factors)] / factors
+        for writer in self._restoring(node.inputs[1]):
+            even = even[:, : self._values(writer.inputs[2])[0]] if writer.kind == "Slice" else even
+        even = even if factors is None else even / factors
         return Stored(np.rint(even).astype(np.int8), step.reshape(-1, 1), even.shape[1])
 
     def _in_blocks(self, node: Node) -> Stored:
