@@ -100,7 +100,7 @@ class Products(int8.Products):
         steps = _room(int8.quantize_weights(even.T)[1])
         bits = self.constant(packed(groups.reshape(rows, -1), ZERO), f"{name}_w4")
         scales = self.constant(_float16(scale / steps[:, None, None]).astype(np.float16), f"{name}_w4_scale")
-        pairs = self.constant(PAIRS, "pairs")
+        pairs = self.constant(PAIRS, "pairs_256")
         index = self.add("Cast", [bits], to=TensorProto.INT32)
         in_pairs = self.add("Gather", [pairs, index])
         shape = self.constant(np.array([rows, -1, GROUP]), f"shape_{rows}_1_{GROUP}")
