@@ -322,7 +322,8 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
     if out.is_symlink():
         return  # the same work as another recipe's, small as its numbers are now; it went on from here
     assert record["parameters"] == cost.costs([spec], Session(data=tiny.data, log=quiet))[0]["parameters"]
-    student = spec.model_dump_json(include={"student", "targets", "teacher"})
+    columns = spec.finetuning and spec.finetuning.rows.columns
+    student = f"{spec.model_dump_json(include={'student', 'targets', 'teacher'})} {columns}"
     if student in tiny.exported:  # ten steps on other texts change no graph
         return
     tiny.exported.add(student)
