@@ -19,10 +19,10 @@ import readme_tables
 import recipe_reference
 import report_files
 
-from edgedistill import files, recipe, resolve
+from edgedistill import bundle_run, files, recipe, resolve
 from edgedistill.data.corpus import SHARD
 from edgedistill.evaluation import tables
-from edgedistill.export import bundle_writer
+from edgedistill.export import bundle_writer, library_files, model_card
 from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORED, SCORES, SEARCH, shipped
 
@@ -349,15 +349,15 @@ def card(quality: dict[str, Any], searches: list[dict[str, Any]]) -> str:
 
 
 def write_card(name: str, quality: dict[str, Any], searches: list[dict[str, Any]]) -> bool:
-    """Write scores into the card of a shipped bundle, whose manifest has the card's hash. Returns whether
-    anything changed."""
+    """Write a shipped bundle's card from its manifest, with scores, and its hash into the manifest. Returns
+    whether anything changed."""
     folder = files.PACKAGE / "shipped" / "bundles" / name
-    place, before = folder / "README.md", "\nA student of kind"
-    text, (begin, end) = place.read_text(encoding="utf-8"), readme_tables.markers("scores")
-    if begin not in text:  # a new export
-        files.write_text(place, text.replace(before, f"\n{begin}\n{end}\n{before}", 1))
-    changed = readme_tables.update(place, card(quality, searches), "scores")
-    bundle_writer.seal(folder, files.read_json(folder / "manifest.json"))
+    manifest, (begin, end) = files.read_json(folder / "manifest.json"), readme_tables.markers("scores")
+    libraries = library_files.libraries(bundle_run.open_finished(name, "docs").student())
+    kind, scores = "\nA student of kind", f"\n{begin}\n{card(quality, searches)}{end}\n"
+    text = model_card.filled("encoder", manifest, libraries=libraries).replace(kind, f"{scores}{kind}", 1)
+    changed = rewrite(folder / "README.md", text)
+    bundle_writer.seal(folder, manifest)
     return changed
 
 

@@ -475,14 +475,14 @@ def adapt(
         *(student, texts, out, Path("runs"), column, other, minutes, steps),
         *(tuple(listed(precision)), overwrite, queries),
     )
-    for folder in (out, request.run):
+    for folder in (out, request.run, request.suite):
         if not resume:
             files.check_free(folder, "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         session = _session(data, device, remote_code)
         result = adapting.adapt(request, session, resume)
-    text = f"{result['table']}\n{adapting.usage(result)}"
-    print_read(session, {key: value for key, value in result.items() if key != "table"}, as_json, text)
+    report = result.pop("report")
+    print_read(session, result, as_json, report)
 
 
 @_command(

@@ -62,6 +62,11 @@ class Request:
         """The folder of the run."""
         return self.runs / self.out.name
 
+    @property
+    def suite(self) -> Path:
+        """The folder of the suite of held-out queries."""
+        return self.out.with_name(f"{self.out.name}-suite")
+
 
 def planned(request: Request, source: run.Run, session: Session) -> recipe.Recipe:
     """The recipe, with as many texts as the teacher embeds in its share of the minutes. It says how many
