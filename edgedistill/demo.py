@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import recipe, resolve
+from edgedistill.errors import UserError
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
-from edgedistill.planning import cost
+from edgedistill.planning import cost, training_time
 from edgedistill.precisions import DEFAULT
 from edgedistill.session import Session
-from edgedistill.training import train
+from edgedistill.training import teacher_cache, train
+from edgedistill.training.open_recipe import open_recipe
 
 # The teacher comes first: the students are compared with it.
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")
 PLAN = speed.MeasurementPlan(rounds=2, seconds=0.5)
+LONGEST_S = 1_200.0  # of training: four times what two cores with nothing else to do take
 NEXT = """
 With texts of yours:
   edgedistill search "a question" FOLDER {1}/bundles/{0}
@@ -40,11 +43,13 @@ def demo(
     It takes about six minutes on two cores.
 
     `out` is the folder for runs, bundles, report.html and reports.json. Earlier runs and bundles of the same
-    names are replaced, nothing else is changed. Returns {seconds, runs{}, reports, html, json}.
+    names are replaced, nothing else is changed. Returns {seconds, runs{}, reports, html, json}. Raises
+    UserError, before it changes anything, where training would take more than LONGEST_S.
     """
     started = time.perf_counter()
     training = replace(session, data=None, device="auto", progress=sys.stderr.isatty())
     specs = [recipe.read(name) for name in recipes]
+    _check_time(specs, training)
     _clear(out, [spec.name for spec in specs])
     runs = {spec.name: train.train(spec, out / "runs" / spec.name, training) for spec in specs}
     for name in runs:
@@ -61,6 +66,21 @@ def demo(
     )
     files = {"html": str(outputs.html), "json": str(outputs.json)}
     return {"seconds": seconds, "runs": runs, **measured, **files}
+
+
+def _check_time(specs: Sequence[recipe.Recipe], session: Session) -> None:
+    session.log("measuring how fast this machine is")
+    teacher, student = [0.0], 0.0
+    for opened in (open_recipe(spec, session) for spec in specs):
+        seconds = training_time.estimate_seconds(opened, teacher_cache.passes(opened, session), session)
+        teacher.append(seconds["teacher"])  # the texts are the same: they are embedded once
+        student += seconds["student"]
+    if (total := max(teacher) + student) > LONGEST_S:
+        raise UserError(
+            f"edgedistill demo: training would take about {cost.duration(total)} on this machine, for some 5 "
+            f"min on two idle cores; wait until other work is done, or train one student: edgedistill train "
+            f"{specs[-1].name}"
+        )
 
 
 def _clear(out: Path, names: list[str]) -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from edgedistill import demo, run
 from edgedistill.data import corpus
+from edgedistill.errors import UserError
 from edgedistill.evaluation import speed
 from edgedistill.session import QUIET, Session
 from tests.conftest import World
@@ -65,6 +66,15 @@ def test_from_recipes_to_reports_twice(
         "tiny-bilstm",
         "tiny-teacher",
     ]
+
+
+def test_a_machine_that_is_too_slow_or_busy_trains_nothing(
+    world: World, recipes: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "LONGEST_S", 0.0)
+    with pytest.raises(UserError, match="edgedistill train tiny-bert"):
+        demo.demo(tmp_path / "demo", Session(data=world.data), recipes, PLAN)
+    assert not (tmp_path / "demo").exists()
 
 
 def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> None:
