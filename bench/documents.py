@@ -22,7 +22,6 @@ import report_files
 
 from edgedistill import bundle_run, device, files, recipe, resolve
 from edgedistill.data.corpus import SHARD
-from edgedistill.evaluation import tables
 from edgedistill.export import bundle_writer, library_files, model_card
 from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORED, SCORES, SEARCH, shipped
@@ -485,7 +484,7 @@ def measured() -> dict[str, str]:
         "mteb": measured_tables.mteb,
         "search-curve": measured_tables.search_curve,
         "search-test": measured_tables.search_test,
-        "runners": lambda found: tables.markdown(found["reports"]),
+        "runners": lambda found: readme_tables.markdown(found["reports"]),
     }
     found = {
         name: make(files.read_json(REPORTS / f"{name}.json"))

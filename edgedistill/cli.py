@@ -687,7 +687,6 @@ def bench(
     ),
     out: Path | None = _value(None, "FILE", "Write the reports to this JSON file."),
     html: Path | None = _value(None, "FILE", "Write a self-contained HTML page."),
-    markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
     compare: tuple[Path, Path] | None = _value(
         None,
         "BEFORE.json AFTER.json",
@@ -708,19 +707,19 @@ def bench(
     for option, file in (("--out", out), ("--html", html)):
         if file is not None and file.is_file():
             files.check_free(file, option, overwrite)
-    show = None if as_json or markdown else typer.echo
+    show = None if as_json else typer.echo
     if bundles and (drawn is not None or compare is not None):
         fact = f"measure nothing, and {bundles[0]} is given too"
         raise UserError(f"--from and --compare: {fact}; leave one out")
     if drawn is not None:
-        return _drawn(drawn, html, as_json, markdown)
+        return _drawn(drawn, html, as_json)
     if compare is not None:
         from edgedistill.evaluation import comparison
 
         return print_result(comparison.compare(*compare, show or log, html), as_json)
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
-    from edgedistill.evaluation import scoring, speed, tables
+    from edgedistill.evaluation import scoring, speed
 
     session = replace(_session(data, device, quiet=True), threads=threads)
     if hybrid and hybrid_weight is None:
@@ -732,10 +731,10 @@ def bench(
     outputs = benchmark.Outputs(out, html)
     runners = [*(runner or [speed.OWN]), *(on or [])]
     result = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
-    return print_result(result, as_json, tables.markdown(result["reports"]) if markdown else "")
+    return print_result(result, as_json)
 
 
-def _drawn(file: Path, html: Path | None, as_json: bool, markdown: bool) -> None:
+def _drawn(file: Path, html: Path | None, as_json: bool) -> None:
     """Show the reports of a file as a table and a page."""
     from edgedistill.evaluation import page, report, tables
 
@@ -743,7 +742,7 @@ def _drawn(file: Path, html: Path | None, as_json: bool, markdown: bool) -> None
     if html is not None:
         page.write(html, reports)
     result = {"schema": report.SCHEMA, "reports": [report.without_samples(made) for made in reports]}
-    print_result(result, as_json, tables.markdown(reports) if markdown else tables.terminal(reports))
+    print_result(result, as_json, tables.terminal(reports))
 
 
 @_command("edgedistill embed nano questions.csv --column question --out questions.npy")

@@ -28,7 +28,7 @@ from edgedistill.session import QUIET, Session, progress_bar, wrapped
 STUDENT = "nano"  # unless another is named
 EXAMPLE = "edgedistill search 'how do I reset it?' docs"
 CHUNK_TEXTS = 1_024  # embedded between two reports of progress
-FORMAT = 3  # part of every cache key: raise it when what is kept changes
+FORMAT = 4  # part of every cache key: raise it when what is kept changes
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
 BEGUN = 6  # words by which a part of a paragraph is found in its file, and what may stand between two
 BETWEEN = r"(?:<[^<>]*>|[^\w<])+"
@@ -211,7 +211,8 @@ def _kept_embeddings(
             rows = opened.encode_document(chosen, precision=PRECISION)
             of_text = [("text", "V32"), ("row", "i1", rows.shape[1]), ("unknown", "i4"), ("alone", "?")]
             entries = np.zeros(len(chunk), of_text)
-            unknown = opened.unknown_tokens(opened.whole_ids(chosen, "document"), "document")
+            words = [text.replace(readers.BETWEEN, " ") for text in chosen]  # ours is no word of the texts
+            unknown = opened.unknown_tokens(opened.whole_ids(words, "document"), "document")
             entries["text"], entries["row"] = chunk, rows
             entries["unknown"], entries["alone"] = zip(*unknown, strict=True)
             known.update(zip(chunk, entries, strict=True))

@@ -161,7 +161,7 @@ def test_a_noisy_machine_is_marked() -> None:
     noisy["noise"]["between"] = 0.2
     quiet = made("y", "bert", "w8", 4, 1, 0.7)
     assert tables.terminal([noisy, quiet]).count("~") == 2 * 3 + 1  # p50, p99, texts/s, and why
-    assert tables.markdown([noisy, quiet]).count("~") == 3  # rows of several runs
+    assert readme_tables.markdown([noisy, quiet]).count("~") == 3  # rows of several runs
     assert page.data([noisy])["noise"] == "p50 of the same graph differed by more than 10% between rounds"
     assert not page.data([made("x", "bert", "w8", 4, 1, 0.7)])["noise"]
 
