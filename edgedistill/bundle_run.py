@@ -8,7 +8,6 @@ nothing of it is used before the runtime's checks, and its student's shape is ch
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import onnx
 from torch import nn
@@ -69,7 +68,7 @@ class BundleRun(run.Run):
             text = token.get("content") if isinstance(token, dict) else token
             if isinstance(text, str) and len(text) <= LONGEST_TOKEN:
                 names[name] = text
-        loaded: Any = PreTrainedTokenizerFast(
+        loaded = PreTrainedTokenizerFast(
             tokenizer_file=str(self.folder / "tokenizer.json"), model_max_length=self.max_tokens, **names
         )
         loaded.backend_tokenizer.no_truncation()

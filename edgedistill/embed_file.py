@@ -7,13 +7,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from edgedistill import files, object_store
 from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError, border, counted, unknown_name
+from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import Layout, layout
@@ -113,7 +114,7 @@ def embed_file(
     dim: int | None = None,
     batch_tokens: int | None = None,
     session: Session = QUIET,
-) -> dict[str, Any]:
+) -> Json:
     """Embed the texts of a file, a few thousand at a time; row i is text i.
 
     `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, space, out, read}; `read` is
@@ -151,7 +152,7 @@ def embed_file(
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
-    chunk = list[str]()
+    chunk = []
     size = 0
     for text in texts:
         chunk.append(text)

@@ -190,7 +190,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any, compact: bool = False) -> None:
     """Write indented JSON, or `compact` JSON for long lists that only programs read."""
-    layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
+    layout = {"separators": (",", ":")} if compact else {"indent": 2}
     write_text(path, json_text(value, **layout) + "\n")
 
 

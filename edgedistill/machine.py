@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+
+from edgedistill.files import Json
 
 FLAGS = (  # instruction sets that decide how fast a quantized graph runs
     "avx2 fma f16c avx512f avx512bw avx_vnni avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16 "
@@ -23,7 +24,7 @@ PROCESSORS = "/proc/cpuinfo"
 RUNNING = ("edgedistill", "onnxruntime", "tokenizers", "numpy")  # the packages that run a bundle
 
 
-def here(device: str = "cpu") -> dict[str, Any]:
+def here(device: str = "cpu") -> Json:
     """Describe this machine: processor, instruction sets, cores, CPU quota, memory, system; for cuda the
     GPU."""
     return {
@@ -141,7 +142,7 @@ def quotas(cgroups: Path, own: Path) -> Iterator[float]:
 def pressure(cgroups: Path = Path("/sys/fs/cgroup"), stat: Path = Path("/proc/stat")) -> dict[str, float]:
     """What has taken processor time from this process' group so far, in seconds, as far as the system tells:
     {steal: other guests of the host, throttled: the group's CPU quota}."""
-    seconds = dict[str, float]()
+    seconds = {}
     match = re.match(r"cpu +(?:\d+ +){7}(\d+)", _text(stat))
     if match and hasattr(os, "sysconf"):
         seconds["steal"] = int(match[1]) / os.sysconf("SC_CLK_TCK")

@@ -8,9 +8,10 @@ each manifest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.files import Json
 
 # instruction sets that multiply 8-bit integers
 INT8_PRODUCTS = {"avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm"}
@@ -169,7 +170,7 @@ def known_precisions(precisions: Sequence[str]) -> list[str]:
     return [precision for precision in PRECISIONS if precision in precisions]
 
 
-def fastest_first(entries: dict[str, Any], processor: str) -> list[str]:
+def fastest_first(entries: Json, processor: str) -> list[str]:
     """The precisions of a manifest by their rank on a kind of processor. One without a rank comes last, in
     the manifest's order."""
     return sorted(

@@ -79,7 +79,7 @@ class Reading:
             name: [f"{what}: {', '.join(map(str, which))}" for what, which in all.items()]
             for name, all in self.not_read.items()
         }
-        noted: dict[str, dict[str, Any]] = {
+        noted = {
             f"skipped {len(self.skipped)}:": {name: [reason] for name, reason in self.skipped.items()},
             "not read in": others | parts,
             "columns of": self.columns,

@@ -6,16 +6,19 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import edgedistill
 from edgedistill import machine
 from edgedistill.errors import installing
+from edgedistill.files import Json
 from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
 from edgedistill.runtime.bundle import load
 from edgedistill.session import wrapped
 
-STUDENT, TEXT, CALLS, MOST_SECONDS = "nano", "How do I reset my password?", 200, 1.0
+STUDENT = "nano"
+TEXT = "How do I reset my password?"
+CALLS = 200
+MOST_SECONDS = 1.0
 EXTRAS = {  # what is installed with each
     "search": "bm25s",
     "documents": "pypdf",
@@ -26,12 +29,13 @@ EXTRAS = {  # what is installed with each
 }
 
 
-def status(cache: Path) -> dict[str, Any]:
+def status(cache: Path) -> Json:
     """{version, versions, machine, precisions, int8_products, p50_ms, extras{name: installed}, cache,
     caches{folder: bytes}}; p50_ms is that of a short text, embedded by STUDENT on one thread."""
     products = [flag for flag in machine.flags() if flag in INT8_PRODUCTS]
     ranks = {name: {"rank": row.rank._asdict()} for name, row in PRECISIONS.items()}
-    encoder, times = load(STUDENT, threads=1), list[float]()
+    encoder = load(STUDENT, threads=1)
+    times = list[float]()
     while len(times) < CALLS and sum(times) < MOST_SECONDS:
         start = time.perf_counter()
         encoder.encode(TEXT)
@@ -52,14 +56,16 @@ def status(cache: Path) -> dict[str, Any]:
     }
 
 
-def table(found: dict[str, Any]) -> str:
+def table(found: Json) -> str:
     """The same for reading, as wide as the terminal."""
     first, *others = found["precisions"]
     why = f"multiplies 8-bit integers ({', '.join(found['int8_products'])})"
     if not found["int8_products"]:
         why = "has no instruction that multiplies 8-bit integers"
     missing = [name for name, installed in found["extras"].items() if not installed]
-    here, versions, size = found["machine"], found["versions"], sum(found["caches"].values()) / 1e6
+    here = found["machine"]
+    versions = found["versions"]
+    size = sum(found["caches"].values()) / 1e6
     rows = {
         "version": f"{found['version']}; Python {versions['python']}, onnxruntime {versions['onnxruntime']}",
         "processor": f"{here['cpu']}, {here['usable_cores']} cores",

@@ -16,7 +16,9 @@ from edgedistill.errors import UserError, require
 
 Floats = npt.NDArray[np.floating[Any]]
 
-K1, B = 0.9, 0.4  # Anserini's defaults, used for BEIR: Thakur et al. 2021
+# Anserini's defaults, used for BEIR: Thakur et al. 2021
+K1 = 0.9
+B = 0.4
 # Of the shares, beside the cosines above their mean. On ten collections of 50 to 3,204 texts, for three
 # students, 2.5 and 3 were as good and 1.5 was worse (bench/LOG.md, 2026-11-28).
 WEIGHT = 2.0
@@ -166,8 +168,9 @@ def stemmer(language: str | None) -> Callable[[list[str]], list[str]]:
 def checked_weight(weight: float) -> float:
     """The weight of words beside the cosines. Raises UserError where it is none."""
     if not 0 <= weight <= MOST_WEIGHT:
-        fact = f"{weight} is not from 0 to {MOST_WEIGHT:,.0f}"
-        raise UserError(f"--hybrid-weight: {fact}; give a number, such as {WEIGHT}")
+        raise UserError(
+            f"--hybrid-weight: {weight} is not from 0 to {MOST_WEIGHT:,.0f}; give a number, such as {WEIGHT}"
+        )
     return weight
 
 
@@ -181,7 +184,7 @@ def joined(cosines: Floats, shares: Floats, weight: float = WEIGHT) -> Floats:
     """Return the scores (q, n) that rank n texts: how far each cosine is on the way from their mean to 1,
     plus `weight` times the share of the query's words; both over the whole collection."""
     mean = cosines.mean(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
-    scores: Floats = (cosines - mean) / np.maximum(1 - mean, 1e-6) + np.float32(weight) * shares
+    scores = (cosines - mean) / np.maximum(1 - mean, 1e-6) + np.float32(weight) * shares
     return scores
 
 

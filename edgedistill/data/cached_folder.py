@@ -57,7 +57,7 @@ def mapped(path: Path, dtype: type | np.dtype | None = None) -> ndarray:
     """The numbers of a file, mapped into memory; without `dtype` of an .npy file. Raises UserError where it
     is shorter than it should be."""
     try:
-        array: Any = np.load(path, "r") if dtype is None else np.memmap(path, dtype, "r")
+        array = np.load(path, "r") if dtype is None else np.memmap(path, dtype, "r")
     except ValueError as error:
         raise _cut(path) from error
     _mapped[array.base] = path

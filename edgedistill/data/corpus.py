@@ -160,8 +160,10 @@ class CorpusPass(ABC):
                 object_store.pull(folder, RECORD)
         missing = [shard for shard in wanted if not intact(self.shard(shard), self.session.log)]
         if missing:
-            done = f"{len(wanted) - len(missing)} of {len(wanted)} shards already done"
-            self.session.log(f"{self.name}: {self.work} {len(self.corpus):,} texts; {done}")
+            self.session.log(
+                f"{self.name}: {self.work} {len(self.corpus):,} texts; {len(wanted) - len(missing)} of "
+                f"{len(wanted)} shards already done"
+            )
         return missing
 
     def run(self, share: Share = ALL) -> None:
@@ -460,7 +462,7 @@ def _write_split(making: Making, spool: Spool, folder: Path) -> Json:
                 f"{making.place}: nothing to train on: all texts are measured; lower {making.place}.held_out"
             )
     kept = np.union1d(trained, held_out)
-    added = dict[str, Iterable[bytes]]()
+    added = {}
     passages = None
     if spec.paragraphs:
         added[PARAGRAPHS] = added_texts.joined_lines(spec.paragraphs, spool, begins, usable, making.seed)

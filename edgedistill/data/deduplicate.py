@@ -89,7 +89,7 @@ class Spool:
 
     def counts(self, lines: ndarray) -> list[int]:
         """How many of these lines, (n,) ascending, come from each source."""
-        counts: list[int] = np.diff(np.searchsorted(lines, self.offsets)).tolist()
+        counts = np.diff(np.searchsorted(lines, self.offsets)).tolist()
         return counts
 
     def lines(self, wanted: ndarray) -> Iterator[bytes]:
@@ -117,7 +117,7 @@ def gather(
     `advance` is called with a number of rows whenever so many more were read.
     """
     digests = array("Q")
-    counts = list[int]()
+    counts = []
     read = leaked = 0
     with path.open("wb") as lines:
         for source in sources:

@@ -325,7 +325,7 @@ def _write(making: Making, spool: Spool, kept: ndarray, folder: Path) -> Json:
         corpus.write(folder / SIDES[number], texts, side.training_count, sources)
     order = np.argsort(held, kind="stable")
     index = np.concatenate([side.rows for side in sides], 1)[order]
-    behind = dict[str, ndarray]()
+    behind = {}
     names = list[str]()
     if spec.scores:
         behind["scores"] = _scores(spool, kept, making)[order]

@@ -70,7 +70,7 @@ class TrainingSources:
     @cached_property
     def _queries(self) -> set[int]:
         """The keys of what the rows of stages hold out."""
-        measured = set[int]()
+        measured = set()
         for place, spec in self.tables.items():
             if spec.held_out:
                 measured |= _measured(spec, self._read(place))

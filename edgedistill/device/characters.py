@@ -14,9 +14,14 @@ HANGUL = range(0xAC00, 0xD7A4)
 # what becomes of a character, in the order of edgedistill.c
 REMOVED, SPACE, ALONE, SYLLABLE = range(4)
 SEQUENCE = 21  # above so many bits stands how many letters there are
-JOINS, JOINED, CONTROL = 1, 2, 3  # how a character joins its neighbours to a grapheme
+# how a character joins its neighbours to a grapheme
+JOINS = 1
+JOINED = 2
+CONTROL = 3
 Value = TypeVar("Value")
-GRAVE, LAST_MARK = "\u0300", "\u0345"  # marks, of which the second has the highest class, 240
+# marks, of which the second has the highest class, 240
+GRAVE = "\u0300"
+LAST_MARK = "\u0345"
 
 
 def changed(tokenizer: Tokenizer) -> dict[str, str]:
@@ -71,12 +76,11 @@ def _words(tokenizer: Tokenizer, text: str) -> set[tuple[int, int]]:
 def runs_of_changes(changed: dict[str, str]) -> tuple[list[tuple[int, int, int]], list[int]]:
     """Ranges of characters (first, last, what they become), and the letters that they become."""
     letters: list[int] = []
-    places: dict[str, int] = {}  # where the letters of a result stand
-    becomes: list[
-        tuple[int, tuple[int, int]]
-    ] = []  # (character, what it becomes, as step · character + start)
+    places = {}  # where the letters of a result stand
+    becomes = []  # (character, what it becomes, as step · character + start)
     for character, result in sorted(changed.items()):
-        code, alone = ord(character), _becomes(ord(character), result)
+        code = ord(character)
+        alone = _becomes(ord(character), result)
         if alone is not None:
             becomes.append((code, (0, alone)))
         elif len(result) == 1 and ord(result) > SYLLABLE:
@@ -151,8 +155,10 @@ def graphemes(table: Any) -> list[tuple[int, int, int]]:
 def composition() -> tuple[list[list[int]], list[tuple[int, int, int]], list[tuple[int, int, int]]]:
     """Canonical decompositions [character, its 1 to 4 parts, 0], compositions (first, second, both), and the
     classes of combining marks."""
-    split, join = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
-    parts, composed = [], []
+    split = normalizers.NFD().normalize_str
+    join = normalizers.NFC().normalize_str
+    parts = []
+    composed = []
     for character in _where(lambda character: split(character) != character, str, split):
         decomposed = split(character)
         if ord(character) in HANGUL:

@@ -16,11 +16,12 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from edgedistill import files, machine
 from edgedistill.device.student_file import FILE, content
 from edgedistill.errors import CheckFailed, UserError
+from edgedistill.files import Json
 from edgedistill.runtime import bundle
 
 PROGRAMS = {"node": ("core/cli.js", "--bench"), "web": ("web/bench.mjs",)}  # in export/
@@ -84,20 +85,23 @@ class Place(NamedTuple):
             raise UserError(f"{lines[-1]} (exit code {done.returncode}); {way_out}")
         return done.stdout.decode(errors="replace").strip()
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Json:
         """The machine, as `machine.here` describes this one. Raises UserError for another system."""
         told = self.run("uname -sm; cat /proc/cpuinfo")
         system, _, architecture = told.partition("\n")[0].partition(" ")
         if system != "Linux" or architecture not in TARGETS:
-            fact = f"runs {system} on {architecture}; bench.c is built for Linux on {', '.join(TARGETS)}"
-            raise UserError(f"{fact}; see export/core/README.md to build and run it there")
+            raise UserError(
+                f"runs {system} on {architecture}; bench.c is built for Linux on {', '.join(TARGETS)}; "
+                "see export/core/README.md to build and run it there"
+            )
         known = {"flags": machine.flags(told), "architecture": architecture, "system": system}
         return {"cpu": machine.cpu_model(told) or architecture, **known}
 
 
 def program(architecture: str) -> Path:
     """bench.c built for a processor, kept in the cache. Raises UserError where no compiler is there."""
-    core, target = files.shipped_folder("runner") / "core", TARGETS[architecture]
+    core = files.shipped_folder("runner") / "core"
+    target = TARGETS[architecture]
     sources = [core / name for name in ("bench.c", "edgedistill.c", "edgedistill.h")]
     key = files.cache_key(sources=[files.sha256_file(source) for source in sources])
     built = files.own_cache() / "bench" / f"{architecture}-{key}"
@@ -105,8 +109,10 @@ def program(architecture: str) -> Path:
         return built
     compiler = next(_compilers(architecture, target), None)
     if compiler is None:
-        way_out = f"pip install ziglang, or install {target}-gcc (Debian: apt install gcc-{architecture})"
-        raise UserError(f"no compiler on this machine for {architecture}, to build bench.c with; {way_out}")
+        raise UserError(
+            f"no compiler on this machine for {architecture}, to build bench.c with; pip install "
+            f"ziglang, or install {target}-gcc (Debian: apt install gcc-{architecture})"
+        )
     built.parent.mkdir(parents=True, exist_ok=True)
     with files.new_file(built) as new:
         command = [*compiler, "-O2", "-static", "-s", *map(str, sources[:2]), "-o", str(new), "-lm"]
@@ -129,7 +135,7 @@ def _compilers(architecture: str, target: str) -> Iterator[list[str]]:
             yield [name]
 
 
-def elsewhere(place: Place, request: dict[str, Any]) -> int:
+def elsewhere(place: Place, request: Json) -> int:
     """Print what bench.c answers at a place to a request to measure. Raises UserError as `program`, and for a
     place that does not take it."""
     described = place.described()
@@ -143,7 +149,8 @@ def elsewhere(place: Place, request: dict[str, Any]) -> int:
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, data in parts.items():
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), 0o700
+            entry.size = len(data)
+            entry.mode = 0o700
             tar.addfile(entry, io.BytesIO(data))
     options = [request[key] for key in ("seconds", "query_seconds", "warmups")]
     arguments = [FILE, *options, min(CHECKED, len(texts)), len(request["queries"])]
@@ -153,7 +160,7 @@ def elsewhere(place: Place, request: dict[str, Any]) -> int:
     return 0
 
 
-def here(runner: str, request: dict[str, Any]) -> int:
+def here(runner: str, request: Json) -> int:
     """Have a program on Node answer a request to measure. Returns its exit code."""
     path, *options = PROGRAMS[runner]
     command = ["node", str(files.shipped_folder("runner") / path), *options]
@@ -164,12 +171,12 @@ def here(runner: str, request: dict[str, Any]) -> int:
         return subprocess.run(command, input=asked, encoding="utf-8", check=False).returncode
 
 
-def _student(request: dict[str, Any]) -> bytes:
+def _student(request: Json) -> bytes:
     with bundle.load(f"{request['bundle']}:{request['precision']}", threads=1) as opened:
         return content(opened)
 
 
-def main(runner: str, request: dict[str, Any]) -> int:
+def main(runner: str, request: Json) -> int:
     """The exit code; 2 for a bundle that the core has no place for, and a place that does not take it."""
     try:
         return here(runner, request) if runner in PROGRAMS else elsewhere(Place.named(runner), request)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill import files
 from edgedistill.device import student_layers, tokenizer_tables
@@ -27,13 +28,16 @@ from edgedistill.device.student_layers import (
 )
 from edgedistill.device.tokenizer_tables import MODELS, Tables
 from edgedistill.errors import CheckFailed, UserError
+from edgedistill.files import Json
 from edgedistill.runtime import bundle, bundle_location, golden_file
 from edgedistill.runtime.graph_weights import GraphWeights, Stored
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Log
 
-MAGIC, VERSION, START = b"edstudnt", 5, 16
+MAGIC = b"edstudnt"
+VERSION = 5
+START = 16
 FILE = "student.bin"
 STUDENTS = "students.json"  # of a page: [{name, file, size_bytes, languages}]
 NOT_SERVED = shutil.ignore_patterns("test", "*.mjs", "package*.json", "node_modules")  # of export/web
@@ -44,11 +48,12 @@ NOT_LOADED = shutil.ignore_patterns(
 LANGUAGE = re.compile(r"[a-z]{2,3}(-\w{2,8})?")
 PRECISIONS = ("fp32", "w8", "int8", "w4")
 FLOATS, BYTES, NIBBLES, INT8 = range(4)  # how a matrix is stored
-ALIGNED, PADDED = 64, 16
+ALIGNED = 64
+PADDED = 16
 RUNTIME = "run its bundle with onnxruntime, see export/README.md"
 
 
-def write(name: str, out: Path, log: Log) -> dict[str, Any]:
+def write(name: str, out: Path, log: Log) -> Json:
     """Write a bundle as one file for the core, at `out`/student.bin beside its source, atomically.
 
     Returns {name, precision, size_bytes}. Raises UserError for a bundle that the core has no place for, by
@@ -65,7 +70,7 @@ def write(name: str, out: Path, log: Log) -> dict[str, Any]:
     return {"name": opened.manifest["name"], "precision": opened.precision, "size_bytes": len(data)}
 
 
-def write_page(name: str, out: Path, log: Log) -> dict[str, Any]:
+def write_page(name: str, out: Path, log: Log) -> Json:
     """Write export/web's page with the core and a bundle as one file below students/, atomically; where `out`
     is such a page, the students that it has stay in it.
 
@@ -73,7 +78,8 @@ def write_page(name: str, out: Path, log: Log) -> dict[str, Any]:
     """
     files.check_free(out, "--web", True, STUDENTS, f"a page with {STUDENTS}")
     with bundle.load(name, threads=1) as opened:
-        data, said = content(opened), _about(opened.encoders[0]) | {"name": opened.manifest["name"]}
+        data = content(opened)
+        said = _about(opened.encoders[0]) | {"name": opened.manifest["name"]}
     file = f"students/{re.sub(r'[^A-Za-z0-9_.-]', '-', said['name'])}.bin"
     row = {"name": said["name"], "file": file, "size_bytes": len(data), "languages": said["languages"]}
     others = files.read_json(out / STUDENTS) if out.exists() else []
@@ -93,7 +99,8 @@ def write_page(name: str, out: Path, log: Log) -> dict[str, Any]:
 def content(opened: bundle.Bundle) -> bytes:
     """The file of an opened bundle; of a pair of encoders that of queries, behind it at a multiple of 64 the
     one of documents. Raises UserError as `write`."""
-    manifest, name = opened.manifest, opened.manifest["name"]
+    manifest = opened.manifest
+    name = opened.manifest["name"]
     if manifest.get("shape"):
         raise UserError(f"{name}: graphs of one fixed shape; export the student without --shape for the core")
     if opened.pair:
@@ -106,12 +113,15 @@ def content(opened: bundle.Bundle) -> bytes:
     return _student(opened, {})
 
 
-def _student(opened: bundle.Bundle, about: dict[str, Any]) -> bytes:
+def _student(opened: bundle.Bundle, about: Json) -> bytes:
     """The file of one encoder or classifier, which says `about` too."""
-    name, manifest = opened.manifest["name"], opened.manifest
+    name = opened.manifest["name"]
+    manifest = opened.manifest
     if opened.precision not in PRECISIONS:
-        fact = f"the precision {opened.precision}, which the core has no place for"
-        raise UserError(f"{name}: {fact}; take one of {', '.join(PRECISIONS)}")
+        raise UserError(
+            f"{name}: the precision {opened.precision}, which the core has no place for; take one of "
+            f"{', '.join(PRECISIONS)}"
+        )
     try:
         graph = GraphWeights(opened.graph_file.read_bytes(), str(opened.graph_file))
         student = student_layers.read(graph, manifest["output"])
@@ -132,7 +142,7 @@ class _File:
     def __init__(self) -> None:
         self.data = bytearray(START)
 
-    def write(self, opened: bundle.Bundle, student: Student, tables: Tables, about: dict[str, Any]) -> bytes:
+    def write(self, opened: bundle.Bundle, student: Student, tables: Tables, about: Json) -> bytes:
         golden = golden_file.read(opened.folder, opened.manifest)
         self.data += _header(opened, student, tables)
         said = {**_about(opened), "golden": len(golden.items), **about}
@@ -162,7 +172,7 @@ class _File:
         self.data[:START] = MAGIC + struct.pack("<II", VERSION, zlib.crc32(self.data[START:]))
         return bytes(self.data)
 
-    def array(self, values: np.ndarray) -> None:
+    def array(self, values: ndarray) -> None:
         """Rows of one array: the last dimension of more than one is an item's."""
         values = np.ascontiguousarray(values)
         each = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
@@ -188,7 +198,7 @@ class _File:
     def rows(self, rows: Any, columns: int) -> None:
         self.array(np.array(rows, np.int32).reshape(-1, columns))
 
-    def floats(self, values: np.ndarray) -> None:
+    def floats(self, values: ndarray) -> None:
         """Floats, padded."""
         self.array(_padded(np.asarray(values, np.float32), (PADDED,)))
 
@@ -220,7 +230,7 @@ class _File:
         if table.codes is not None:
             self.array(table.codes.reshape(-1))
 
-    def matrix(self, stored: Stored, bias: np.ndarray | None = None) -> None:
+    def matrix(self, stored: Stored, bias: ndarray | None = None) -> None:
         """A matrix whose product is in floats, or which is looked up."""
         rows, cols = stored.values.shape
         kind = NIBBLES if stored.bits == 4 else BYTES
@@ -243,7 +253,8 @@ class _File:
         if not product.is_int8:
             self.matrix(product.weight, product.bias)
             return
-        values, scales = product.weight.values, product.weight.scales
+        values = product.weight.values
+        scales = product.weight.scales
         assert scales is not None
         rows, cols = values.shape
         step = np.float32(product.step).view(np.int32)
@@ -275,7 +286,7 @@ class _File:
         if student.again is not None:
             self.floats(student.again)
 
-    def _vectors(self, vectors: list[np.ndarray]) -> None:
+    def _vectors(self, vectors: list[ndarray]) -> None:
         for vector in vectors:
             self.floats(vector)
 
@@ -294,7 +305,8 @@ class _File:
 
 def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
     """The numbers of ed_header in edgedistill.c, in its order."""
-    numbers, labels = student.numbers, len(opened.labels)
+    numbers = student.numbers
+    labels = len(opened.labels)
     threshold = opened.manifest["precisions"][opened.precision]["parity"]["threshold"]
     layer = student.projection.weight.values if student.projection is not None else None
     fields = {
@@ -327,7 +339,7 @@ def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
     return struct.pack(f"<{len(fields)}i3f", *fields.values(), *floats)
 
 
-def _about(opened: bundle.Bundle) -> dict[str, Any]:
+def _about(opened: bundle.Bundle) -> Json:
     """What callers show of a student, and compare before they mix embeddings."""
     manifest = opened.manifest
     column = ((manifest.get("recipe") or {}).get("rows") or {}).get("column")
@@ -340,6 +352,6 @@ def _about(opened: bundle.Bundle) -> dict[str, Any]:
     }
 
 
-def _padded(values: np.ndarray, to: tuple[int, ...]) -> np.ndarray:
+def _padded(values: ndarray, to: tuple[int, ...]) -> ndarray:
     """Zeros behind each dimension, up to a multiple."""
     return np.pad(values, [(0, -size % multiple) for size, multiple in zip(values.shape, to, strict=True)])

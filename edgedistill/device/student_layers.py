@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.runtime.graph_weights import GraphWeights, Node, Stored
 
 # numbers of the file, in the order of edgedistill.c
@@ -28,9 +30,9 @@ class Product(NamedTuple):
 
     weight: Stored
     zero: int = 0
-    factors: np.ndarray | None = None
+    factors: ndarray | None = None
     step: float = 0
-    bias: np.ndarray | None = None
+    bias: ndarray | None = None
     is_int8: bool = False
 
 
@@ -38,7 +40,7 @@ class Table(NamedTuple):
     """Rows of all tokens; or PQ codes (tokens, blocks), and for each block its centroids in one row."""
 
     rows: Stored
-    codes: np.ndarray | None = None
+    codes: ndarray | None = None
     centroids: int = 0
 
     @property
@@ -65,7 +67,7 @@ class Words(NamedTuple):
     layers come before."""
 
     rows: Table
-    weights: np.ndarray
+    weights: ndarray
     product: Product
 
 
@@ -80,12 +82,12 @@ class Student:
     dense: list[Dense]
     words: Words | None
     words_at: int  # how many dense layers come before the words; -1 without these
-    numbers: dict[str, Any] = field(default_factory=dict)
-    weights: np.ndarray | None = None
+    numbers: Json = field(default_factory=dict)
+    weights: ndarray | None = None
     positions: Stored | None = None
-    norm: list[np.ndarray] = field(default_factory=list)
+    norm: list[ndarray] = field(default_factory=list)
     layers: list[list[Any]] = field(default_factory=list)
-    again: np.ndarray | None = None
+    again: ndarray | None = None
     directions: list[Product] = field(default_factory=list)
 
 
@@ -144,7 +146,8 @@ def product(graph: GraphWeights, names: list[str], biases: list[str]) -> Product
 
 
 def _product(graph: GraphWeights, name: str) -> Product:
-    node, weight = graph.product(name), graph.weight(name)
+    node = graph.product(name)
+    weight = graph.weight(name)
     if node.kind != "MatMulIntegerToFloat":
         return Product(weight)
     zero = int(graph.array(node.inputs[4]))
@@ -170,7 +173,8 @@ def _table(graph: GraphWeights, name: str) -> tuple[Table, Product | None]:
 
 def _codes(graph: GraphWeights, name: str) -> Table:
     """A product-quantized table; the graph's writer reshapes its codebook to (-1, dimensions of a block)."""
-    codes, book = graph.array(f"{name}.codes"), graph.stored(f"{name}.book.weight")
+    codes = graph.array(f"{name}.codes")
+    book = graph.stored(f"{name}.book.weight")
     shapes = [
         node.inputs[1]
         for node in graph.nodes
@@ -190,21 +194,26 @@ class _Tail:
         self.dense: list[Dense] = []  # the last one first
         self.words: Words | None = None
         self.words_behind = 0  # how many dense layers follow them
-        self.activation, self.bias = "Linear", ""  # of the product that comes before what was read
+        self.activation = "Linear"
+        self.bias = ""  # of the product that comes before what was read
 
     def read(self, output: str) -> str:
         """Returns the name of what was pooled."""
-        name, before = output, self._before(output)
+        name = output
+        before = self._before(output)
         while before is not None:
-            name, before = before, self._before(before)
+            name = before
+            before = self._before(before)
         return name
 
     def _before(self, name: str) -> str | None:
         """What the node that computes a value reads, once that node is noted; None for a pooling."""
-        graph, node = self.graph, self.graph.writer(name)
+        graph = self.graph
+        node = self.graph.writer(name)
         if node is None:
             return None
-        kind, (first, *others) = node.kind, node.inputs
+        kind = node.kind
+        first, *others = node.inputs
         if weight := graph.weight_of(node):
             return self._product(node, weight)
         if kind == "Div" and self._is_length(others[0]):
@@ -229,7 +238,8 @@ class _Tail:
         bias = self.bias or next(iter(node.inputs[6:]), "")
         dense = Dense(product(self.graph, [weight], [bias] if bias else []), self.activation, False)
         self.dense.append(dense)
-        self.activation, self.bias = "Linear", ""
+        self.activation = "Linear"
+        self.bias = ""
         return node.inputs[0].removesuffix("_uint8").removesuffix("_as_rows")
 
     def _multiplies(self, name: str) -> bool:
@@ -276,11 +286,11 @@ def _pooling(graph: GraphWeights, name: str, kind: str) -> str:
     return poolings[node.kind]
 
 
-def _static(graph: GraphWeights) -> dict[str, Any]:
+def _static(graph: GraphWeights) -> Json:
     return {"weights": graph.array("weights") if graph.has("weights") else None}
 
 
-def _bilstm(graph: GraphWeights) -> dict[str, Any]:
+def _bilstm(graph: GraphWeights) -> Json:
     directions = []
     layers = sum(node.kind == "LSTM" for node in graph.nodes)
     for layer in range(layers):
@@ -300,7 +310,7 @@ def _direction(both: Stored, way: int) -> Stored:
     return both._replace(values=both.values[way], scales=scales)
 
 
-def _bert(graph: GraphWeights) -> dict[str, Any]:
+def _bert(graph: GraphWeights) -> Json:
     matches = (re.match(r"model\.encoder\.layer\.(\d+)\.", name) for name in graph.tensors)
     count = 1 + max((int(match[1]) for match in matches if match), default=-1)
     attentions = [node for node in graph.nodes if node.kind in ("MultiHeadAttention", "Softmax")]
@@ -373,5 +383,5 @@ def _layer(graph: GraphWeights, name: str) -> list[Any]:
     ]
 
 
-def _norm(graph: GraphWeights, name: str) -> list[np.ndarray]:
+def _norm(graph: GraphWeights, name: str) -> list[ndarray]:
     return [graph.array(f"{name}.{part}") for part in ("weight", "bias")]

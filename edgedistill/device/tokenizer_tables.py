@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray
 from tokenizers import Tokenizer, normalizers
 
 from edgedistill.device import characters
+from edgedistill.files import Json
 
 MODELS = ("WordPiece", "Unigram")
 MARK = "▁"
@@ -27,12 +29,12 @@ class Tables(NamedTuple):
     before: list[int]
     after: list[int]
     tokens: list[bytes]  # by id; empty where there is none
-    scores: np.ndarray
+    scores: ndarray
     added: list[tuple[bytes, int]]
     prefix: bytes = b""
     runs: list[tuple[int, int, int]] = []  # noqa: RUF012
     letters: list[int] = []  # noqa: RUF012
-    units: np.ndarray = np.zeros(0, np.uint32)
+    units: ndarray = np.zeros(0, np.uint32)
     replaced: bytes = b""
     classes: list[tuple[int, int, int]] = []  # noqa: RUF012
     marks: list[tuple[int, int, int]] = []  # noqa: RUF012
@@ -40,13 +42,14 @@ class Tables(NamedTuple):
     composed: list[tuple[int, int, int]] = []  # noqa: RUF012
 
 
-def read(tokenizer: Tokenizer, settings: dict[str, Any], tokens: int) -> Tables | list[str]:
+def read(tokenizer: Tokenizer, settings: Json, tokens: int) -> Tables | list[str]:
     """The tables of a tokenizer, whose tokenizer.json is `settings`, for so many rows of embeddings; or what
     the core has no place for."""
     if facts := list(_unknown_parts(settings)):
         return facts
     before, after = _around(tokenizer)
-    model, vocabulary = settings["model"], tokenizer.get_vocab(with_added_tokens=False)
+    model = settings["model"]
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     names = [b""] * tokens
     for token, at in vocabulary.items():
         names[at] = token.encode()
@@ -81,15 +84,16 @@ def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return with_[:start], with_[start + len(without) :]
 
 
-def _steps(normalizer: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _steps(normalizer: Json | None) -> list[Json]:
     if normalizer is None:
         return []
     return list(normalizer["normalizers"]) if normalizer["type"] == "Sequence" else [normalizer]
 
 
-def _unknown_parts(settings: dict[str, Any]) -> Iterator[str]:
+def _unknown_parts(settings: Json) -> Iterator[str]:
     """What the core cannot do of a tokenizer.json."""
-    model, truncation = settings["model"], settings.get("truncation") or {}
+    model = settings["model"]
+    truncation = settings.get("truncation") or {}
     kinds = [step["type"] for step in _steps(settings["normalizer"])]
     splits = settings["pre_tokenizer"] or {"type": "none"}
     if truncation.get("direction", "Right") != "Right":
@@ -113,7 +117,7 @@ def _unknown_parts(settings: dict[str, Any]) -> Iterator[str]:
         yield f"model {model['type']}, which is not WordPiece or Unigram"
 
 
-def _splits_words(splits: dict[str, Any]) -> bool:
+def _splits_words(splits: Json) -> bool:
     """Whether words are what stands between white space, each with a mark in front of it."""
     both = splits.get("pretokenizers", [])
     if [step["type"] for step in both] != ["WhitespaceSplit", "Metaspace"]:
@@ -123,7 +127,7 @@ def _splits_words(splits: dict[str, Any]) -> bool:
     return marks["replacement"] == MARK and scheme == "always" and marks.get("split", True) is True
 
 
-def _charsmap(data: bytes) -> tuple[np.ndarray, bytes]:
+def _charsmap(data: bytes) -> tuple[ndarray, bytes]:
     """SentencePiece's table: a double array, and texts that end with a zero."""
     size = int.from_bytes(data[:4], "little")
     return np.frombuffer(data[4 : 4 + size], "<u4"), data[4 + size :].rstrip(b"\0") + b"\0"

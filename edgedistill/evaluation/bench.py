@@ -113,7 +113,7 @@ def bench(
     (show or session.log)(tables.terminal(reports))
     for path in filter(None, outputs):
         session.log(f"wrote {path}")
-    result: Measures = {"schema": report.SCHEMA, "reports": list(map(report.without_samples, reports))}
+    result = {"schema": report.SCHEMA, "reports": list(map(report.without_samples, reports))}
     result["requirements"] = checks = []
     for target, made in zip(measured, reports, strict=True):
         checks += report.check_requirements(target.manifest, made)
@@ -273,11 +273,14 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
         place = f"--suite {name}"
         task = name.partition(":")
         if labels and task[0] != "task":
-            fact = f"needs embeddings, {measured[0].name} returns labels; use --suite task for labels"
-            raise UserError(f"{place}: {fact}")
+            raise UserError(
+                f"{place}: needs embeddings, {measured[0].name} returns labels; use --suite task for labels"
+            )
         if task[0] == "task" and not labels:
-            fact = f"needs labels, {measured[0].name} returns embeddings; fine-tune it"
-            raise UserError(f"{place}: {fact}, or choose another suite")
+            raise UserError(
+                f"{place}: needs labels, {measured[0].name} returns embeddings; fine-tune it, or choose "
+                "another suite"
+            )
         suite = scoring.task_suite(manifest, task[2], data) if labels else scoring.suite(name, data)
         if pair is not None and suite.kind != "retrieval":
             raise UserError(

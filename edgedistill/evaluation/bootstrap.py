@@ -63,7 +63,7 @@ def ratio(ours: Rounds, theirs: Rounds, queries: int, resamples: int = 1000) -> 
 
 def _by_query(times: Floats, queries: int) -> Floats:
     """The median of each query over the whole passes of a round."""
-    passes: Floats = times[: len(times) // queries * queries].reshape(-1, queries)
+    passes = times[: len(times) // queries * queries].reshape(-1, queries)
     return np.median(passes, axis=0)
 
 

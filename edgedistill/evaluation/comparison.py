@@ -78,7 +78,7 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
             f"--compare: no bundle in both: {before} has {', '.join(olds)}, {after} has {', '.join(news)}; "
             "name reports of the same bundles"
         )
-    compared: list[Change] = []
+    compared = []
     for name in shared:
         compared += changes(name, olds[name], news[name])
         if others := _other_conditions(olds[name], news[name]):

@@ -129,7 +129,7 @@ def resolution(report: Report) -> float:
 
 def retained(report: Report, suite: str) -> float | None:
     """Return the share of the teacher's score; None without a teacher, and for the reference itself."""
-    share: float | None = report["kept"].get(suite)
+    share = report["kept"].get(suite)
     return None if share is None or (is_teacher(report) and share == 1) else share
 
 

@@ -107,7 +107,7 @@ def languages(name: str | Path) -> set[str]:
     """Return the language codes in a suite's task names (en and de of en-de) and bitext columns. Only
     suite.yaml is read."""
     _, _, description = _described(name)
-    codes = set[str]()
+    codes = set()
     for part in description.tasks:
         for named in (part.name, getattr(part, "first", ""), getattr(part, "second", "")):
             codes.update(re.findall(r"[a-z]+", named.lower()))

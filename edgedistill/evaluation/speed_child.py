@@ -53,7 +53,7 @@ def answer(request: Request) -> Request:
     by_length = {} if opened.labels else _by_length(opened, request)
     words = _words(texts, LONGEST)
     long = [" ".join(words[: 2**power]) for power in range(LONGEST.bit_length())]
-    varied: list[Any] = [[text, text] for text in long] if opened.pair else long
+    varied = [[text, text] for text in long] if opened.pair else long
     for batch in [*([text] for text in varied), varied * 16]:
         calls.run(batch)
     return {

@@ -162,7 +162,9 @@ def terminal(reports: list[Report]) -> str:
 
 def plain(sheet: Table, columns: int | None = None) -> str:
     """A table as text of so many columns, by default what fits the terminal; all are drawn alike."""
-    sheet.box, sheet.pad_edge, sheet.padding = box.SIMPLE_HEAD, False, (0, 1, 0, 0)
+    sheet.box = box.SIMPLE_HEAD
+    sheet.pad_edge = False
+    sheet.padding = (0, 1, 0, 0)
     screen = Console(width=columns or width(), file=io.StringIO(), record=True, markup=False)
     screen.print(sheet)
     return "\n".join(line.rstrip() for line in screen.export_text().rstrip().splitlines())

@@ -18,6 +18,7 @@ from torch import nn
 from edgedistill import files, machine, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity, static_shape
+from edgedistill.files import Json
 from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import fp16, graph_editor, sample_texts
 from edgedistill.quantization.sample_texts import sentences
@@ -40,7 +41,7 @@ def export(
     out: Path,
     log: Log,
     shape: str | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Write a run or a model as a bundle at `out`, atomically. Returns {name, parameters, precisions, dims};
     of a classifier, labels in place of dims.
 
@@ -55,8 +56,9 @@ def export(
     files.check_free(out, "name", True, "manifest.json", "a bundle")
     with model_source.opened(source) as run:
         if tokens and tokens > run.max_tokens:
-            fact = f"this student reads at most {run.max_tokens} tokens"
-            raise UserError(f"--shape {shape}: {fact}; give no more")
+            raise UserError(
+                f"--shape {shape}: this student reads at most {run.max_tokens} tokens; give no more"
+            )
         run.shape = run.shape | {"max_tokens": tokens or run.max_tokens}
         writer = (ClassifierWriter if run.labels else Writer)(run, out, log, bool(tokens))
         written, failed = writer.write(precisions)
@@ -77,22 +79,27 @@ class Writer:
     """
 
     def __init__(self, run: Run, out: Path, log: Log, fixed: bool = False) -> None:
-        self.run, self.out, self.log = run, out, log
+        self.run = run
+        self.out = out
+        self.log = log
         self.fixed = {"shape": [1, run.max_tokens]} if fixed else {}
         self.module, self.golden, self.fp32 = self.opened()
         self.ids = [row for item in self.golden.ids for row in item]
         self.samples = sample_texts.samples(parity.reader(run), self.ids)
-        opened: Any = run.tokenizer()
+        opened = run.tokenizer()
         self.space = run.space or space(run.shape, self.module, opened.backend_tokenizer)
 
     def opened(self) -> tuple[Any, golden_file.Golden, ModelProto]:
         """Module, golden texts and graph. Raises CheckFailed where that gives other embeddings than torch on
         random ids."""
-        run, student = self.run, self.run.student()
-        golden, fp32 = parity.by_torch(run, student), graph.build(student)
+        run = self.run
+        student = self.run.student()
+        golden = parity.by_torch(run, student)
+        fp32 = graph.build(student)
         _check_operators(fp32, student)
         _log_similarity(run, self.log)
-        worst, measure = self._on_random_ids(student, fp32), golden.measure
+        worst = self._on_random_ids(student, fp32)
+        measure = golden.measure
         if fact := measure.problem(worst, measure.required(PRECISIONS["fp32"]), "fp32", " on random ids"):
             raise CheckFailed(f"{self.out} was not written: its graph {fact}")
         return student, golden, fp32
@@ -110,26 +117,26 @@ class Writer:
         library_files.write(folder, self.run, self.module, precisions)
 
     @property
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Json:
         """What parity.json says of the rows."""
         return {"dims": self.run.dims}
 
     @property
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         """What the manifest has beside the entries of every bundle: prompts, and the space of its embeddings,
         which all precisions of a student share."""
         return {**self.run.prompts.own, "space": self.space, **self.fixed}
 
-    def card(self, final: dict[str, Any]) -> str:
+    def card(self, final: Json) -> str:
         """The model card of the final manifest."""
         names = [] if self.fixed else library_files.libraries(self.module)
         return model_card.filled("encoder", final, libraries=names)
 
-    def write(self, precisions: list[str]) -> tuple[dict[str, Any], dict[str, CheckFailed]]:
+    def write(self, precisions: list[str]) -> tuple[Json, dict[str, CheckFailed]]:
         """Write the bundle; returns the manifest's entries of the precisions that passed their checks, and
         why the others failed. Raises CheckFailed where all of them failed."""
-        written: dict[str, Any] = {}
-        failed: dict[str, CheckFailed] = {}
+        written = {}
+        failed = {}
         with files.new_folder(self.out) as folder:
             self.write_files(folder, precisions)
             for precision in precisions:
@@ -147,7 +154,7 @@ class Writer:
             texts = golden_file.content(self.golden, self.about, self.run.max_tokens, limits)
             files.write_json(folder / "parity.json", texts, compact=True)
             final = self._write_manifest(folder, written)
-            opened: Any = bundle.load(folder, next(iter(written)))
+            opened = bundle.load(folder, next(iter(written)))
             # what embeddings in fewer bytes are made with
             calibration = None if self.run.labels else measured(opened.encode_document(sentences()))
             final |= {"calibration": calibration} if calibration else {}
@@ -157,7 +164,7 @@ class Writer:
                 self.log(f"{self.out}: replaces the existing bundle")
         return written, failed
 
-    def _add(self, precision: str, folder: Path) -> dict[str, Any]:
+    def _add(self, precision: str, folder: Path) -> Json:
         """Write and check the graph of a precision; returns its entry in the manifest."""
         converted, kept = self.converted(precision)
         on_device = {}
@@ -173,7 +180,7 @@ class Writer:
         self.log(parity.summary(precision, entry, self.golden))
         return entry
 
-    def _write_manifest(self, folder: Path, precisions: dict[str, Any]) -> dict[str, Any]:
+    def _write_manifest(self, folder: Path, precisions: Json) -> Json:
         """Write the manifest of these precisions; returns it."""
         content = manifest(folder, self.run, precisions) | self.entries
         files.write_json(folder / "manifest.json", content)
@@ -183,7 +190,7 @@ class Writer:
         """The smallest cosine of a graph's embeddings to torch's."""
         return graph.compare(module, model, self.run.max_tokens, library_files.vocabulary_size(module))
 
-    def _compared(self, precision: str, model: ModelProto, folder: Path) -> dict[str, Any]:
+    def _compared(self, precision: str, model: ModelProto, folder: Path) -> Json:
         """Write a graph, open it as the only one of the bundle, and compare it; returns its entry."""
         row = PRECISIONS[precision]
         if self.fixed:
@@ -244,15 +251,15 @@ class ClassifierWriter(Writer):
         files.write_json(folder / "config.json", {**config, "id2label": labels, "label2id": ids})
 
     @property
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Json:
         return {"labels": self.run.labels}
 
     @property
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> Json:
         inputs = INPUTS[: 4 if self.module.pair else 2]
         return {"labels": self.run.labels, "inputs": inputs, "output": "logits", **self.fixed}
 
-    def card(self, final: dict[str, Any]) -> str:
+    def card(self, final: Json) -> str:
         return model_card.filled("classifier", final)
 
 
@@ -283,12 +290,12 @@ def _operators(model: ModelProto) -> list[str]:
     return sorted({graph_check.full_name(node.domain, node.op_type) for node in model.graph.node})
 
 
-def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
+def _details(failed: dict[str, CheckFailed]) -> Json:
     reasons = {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}
     return {"failed": reasons}
 
 
-def space(shape: dict[str, Any], module: nn.Module, tokenizer: Tokenizer) -> str:
+def space(shape: Json, module: nn.Module, tokenizer: Tokenizer) -> str:
     """The identifier of a student's embeddings: the hash of its weights, and of what else decides what a text
     becomes: its shape, prompts among it, and its tokenizer. Where long texts are cut is left out."""
     reading = json.loads(tokenizer.to_str()) | {"padding": None, "truncation": None}
@@ -297,10 +304,10 @@ def space(shape: dict[str, Any], module: nn.Module, tokenizer: Tokenizer) -> str
     return files.cache_key(shape=shape | {"max_tokens": 0}, tokenizer=reading, weights=weights)[:16]
 
 
-def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, Any]:
+def manifest(folder: Path, run: Run, precisions: Json) -> Json:
     """The manifest of the files that are in the folder now. `precisions` has {file, sha256, size_bytes,
     parity, drift} of each precision."""
-    tokenizer: Any = run.tokenizer()
+    tokenizer = run.tokenizer()
     return {
         "schema": SCHEMA,
         "name": run.recipe.name,
@@ -329,7 +336,7 @@ def made_at() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def seal(folder: Path, manifest: dict[str, Any]) -> None:
+def seal(folder: Path, manifest: Json) -> None:
     """Write the final manifest, with the hashes of all other files and a digest of itself."""
     final = manifest | {"files": _hashes(folder)}
     files.write_json(folder / "manifest.json", final | {"digest": digest(final)})

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from edgedistill import files
+from edgedistill.files import Json
 from edgedistill.run import Run
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.students import graph_writer, model_folder
@@ -60,7 +61,7 @@ def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
 def write_tokenizer(folder: Path, run: Run) -> None:
     """Write the three files that every library reads; each of them truncates to the student's max_tokens, by
     itself or where asked to."""
-    tokenizer: Any = run.tokenizer()
+    tokenizer = run.tokenizer()
     content = tokenizer_json(run.tokenizer_folder, run.max_tokens, tokenizer.truncation_side)
     files.write_json(folder / "tokenizer.json", content, compact=True)
     config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")
@@ -74,7 +75,7 @@ def write_tokenizer(folder: Path, run: Run) -> None:
     files.write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
 
 
-def tokenizer_json(folder: Path, max_tokens: int, side: str = "right") -> dict[str, Any]:
+def tokenizer_json(folder: Path, max_tokens: int, side: str = "right") -> Json:
     """The content of a bundle's tokenizer.json, from a tokenizer's folder; `side` is the end of a long text
     that is cut off."""
     raw = files.read_json(folder / "tokenizer.json")
@@ -89,12 +90,16 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
 
     A head that the graph applies to every token has no Dense.
     """
-    poolings, source, layers = student.poolings, run.source, student.layers_after_pooling
+    poolings = student.poolings
+    source = run.source
+    layers = student.layers_after_pooling
     width = int(student.model.config.hidden_size)
     if graph_writer.pools_to_embedding(student):
-        width, layers = int(student.dims), []
+        width = int(student.dims)
+        layers = []
     if poolings == ["cls_pooler"]:  # the pooler is a dense layer on the first token
-        poolings, layers = ["cls"], [student.model.pooler.dense, nn.Tanh(), *layers]
+        poolings = ["cls"]
+        layers = [student.model.pooler.dense, nn.Tanh(), *layers]
     settings = {"max_seq_length": run.max_tokens, "do_lower_case": False}
     files.write_json(folder / "sentence_bert_config.json", settings)
     files.write_json(folder / "config_sentence_transformers.json", _sentence_settings(run, source))
@@ -116,14 +121,15 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
             chain.append(("Normalize", {}))
     modules = []
     for at, (name, config) in enumerate([*chain, ("Normalize", {})]):
-        path, named = f"{at}_{name}" if at else "", f"sentence_transformers.models.{name}"
+        path = f"{at}_{name}" if at else ""
+        named = f"sentence_transformers.models.{name}"
         modules.append({"idx": at, "name": str(at), "path": path, "type": named})
         if at:
             files.write_json(folder / path / "config.json", config)
     files.write_json(folder / "modules.json", modules)
 
 
-def _sentence_settings(run: Run, source: ModelFolder | None) -> dict[str, Any]:
+def _sentence_settings(run: Run, source: ModelFolder | None) -> Json:
     """config_sentence_transformers.json: the prompts, which of them comes before every text, and how
     embeddings are compared.
 
@@ -145,7 +151,7 @@ def _sentence_settings(run: Run, source: ModelFolder | None) -> dict[str, Any]:
     }
 
 
-def _pooling(poolings: list[str]) -> dict[str, Any]:
+def _pooling(poolings: list[str]) -> Json:
     """Flags, which any version of sentence-transformers reads; joined in another order than the flags',
     poolings need its newer list."""
     names = {ours: name for name, ours in model_folder.POOLINGS.values()}

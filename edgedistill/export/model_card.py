@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from edgedistill import recipe
 from edgedistill.data.corpus import ADDED, DOCUMENTATION, PARAGRAPHS, PASSAGES
+from edgedistill.files import Json
 from edgedistill.precisions import PRECISIONS, fastest_first
 
 MOST_FILES = 20  # more files without licences are one row
@@ -25,7 +26,7 @@ LICENCES = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "
 DTYPES = {name: row.dtype for name, row in PRECISIONS.items() if row.dtype}
 
 
-def filled(template: str, manifest: dict[str, Any], **values: Any) -> str:
+def filled(template: str, manifest: Json, **values: Any) -> str:
     """The card of a bundle as Markdown. `values` are what its template reads besides the manifest.
 
     Of an encoder: the `libraries` that open it, as `library_files.libraries` names them. Of a pair: the
@@ -46,11 +47,13 @@ def _cell(text: str) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
-def _sources(manifest: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
+def _sources(manifest: Json) -> tuple[list[Json], list[Json]] | None:
     """The text files of the corpus with what was added to them, and the tuples; None where the recipe
     neither names licences nor adds texts."""
-    recorded, declared = manifest["run"].get("corpus") or {}, manifest["recipe"].get("rows") or {}
-    sources, licences = recorded.get("sources", []), declared.get("licences") or {}
+    recorded = manifest["run"].get("corpus") or {}
+    declared = manifest["recipe"].get("rows") or {}
+    sources = recorded.get("sources", [])
+    licences = declared.get("licences") or {}
     files = [source for source in sources if source["name"] not in ADDED]
     added = sources[len(files) :]  # they come behind the files
     tuples = recipe.row_sources(manifest["recipe"].get("stages", []))

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 from torch import nn
 from transformers.models.auto import modeling_auto as auto
@@ -30,7 +30,7 @@ class ModelRun(run.Run):
 
     def __init__(self, folder: Path, spec: recipe.Recipe, teacher: teachers.TeacherEncoder) -> None:
         counts = {"dims": teacher.dims, "parameters": kinds.parameters(teacher.module)}
-        info: dict[str, Any] = {
+        info = {
             **run.provenance(),
             "seconds": 0.0,
             "stages": [],
@@ -119,8 +119,10 @@ def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str =
     """Raise UserError for a model that is no encoder, and for a plain model without a pooling. The error
     names the purpose that only encoders serve."""
     opened = model_folder.read(folder)
-    what, config = None, opened.config
-    names, kind = config.get("architectures") or [], str(config.get("model_type"))
+    what = None
+    config = opened.config
+    names = config.get("architectures") or []
+    kind = str(config.get("model_type"))
     if any(name.endswith("EncoderModel") for name in names) or config.get("use_bidirectional_attention"):
         # its family generates texts: the encoder of T5, a Gemma that attends to both sides
         what = "an encoder of an architecture that is not supported yet"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 from edgedistill import files, resolve
 from edgedistill.errors import UserError, raise_failed
 from edgedistill.evaluation import teacher_agreement
 from edgedistill.export import bundle_writer, model_card
 from edgedistill.export.model_source import Source
+from edgedistill.files import Json
 from edgedistill.quantization import sample_texts
 from edgedistill.runtime import bundle
 from edgedistill.runtime import manifest as manifests
@@ -22,7 +22,7 @@ TEXTS = 100  # English sentences, by which the two encoders are compared
 
 def export(
     query: Source, document: Source, precisions: list[str], out: Path, log: Log, mean: bool = False
-) -> dict[str, Any]:
+) -> Json:
     """Write a pair bundle at `out`, atomically. Returns {name, dims, cosine, precisions: {query, document}}
     with the sizes in bytes of their graphs. With `mean` documents are embedded by both encoders.
 

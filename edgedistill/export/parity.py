@@ -9,6 +9,7 @@ import torch
 
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files
+from edgedistill.files import Json
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization.sample_texts import Reader
 from edgedistill.run import Run
@@ -81,7 +82,9 @@ def _golden(
 ) -> Golden:
     """What torch gives for items, each the texts and their role, by itself. Raises CheckFailed where that is
     not finite."""
-    ids, truncated, outputs = list[list[list[int]]](), list[bool](), list[torch.Tensor]()
+    ids = []
+    truncated = []
+    outputs = []
     way_out = "open it in transformers, and see there"
     fails = opening(type(module).__name__, "torch cannot embed with it", way_out)
     for texts, role in items:
@@ -103,7 +106,7 @@ def _golden(
     return golden
 
 
-def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
+def compare(opened: Bundle, golden: Golden) -> Json:
     """{parity, drift} of one precision of a bundle: its values to torch's, each text by itself, and to those
     in one padded batch.
 
@@ -117,10 +120,14 @@ def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
             "tokenizer",
             {"text": at, "ids": ids, "expected": expected},
         )
-    measure, precision, row = golden.measure, opened.precision, PRECISIONS[opened.precision]
+    measure = golden.measure
+    precision = opened.precision
+    row = PRECISIONS[opened.precision]
     threshold = measure.required(row)
-    single, batched = golden_file.rows(opened, golden), golden_file.rows(opened, golden, together=True)
-    values, others = measure.between(single, golden.rows), measure.between(batched, golden.rows)
+    single = golden_file.rows(opened, golden)
+    batched = golden_file.rows(opened, golden, together=True)
+    values = measure.between(single, golden.rows)
+    others = measure.between(batched, golden.rows)
     for measured, where in ((values, ""), (others, " in a batch with the others")):
         at = measure.worst_of(measured)
         if fact := measure.problem(measured[at], threshold, precision, where):
@@ -128,7 +135,8 @@ def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
                 f"{golden.name(at)} {fact}; token ids agree, so the loss is in the arithmetic: {row.remedy}",
                 {"text": at, measure.name: float(measured[at]), "needed": threshold},
             )
-    drift, required = measure.agreement(measure.between(single, batched)), measure.required_drift(row)
+    drift = measure.agreement(measure.between(single, batched))
+    required = measure.required_drift(row)
     at = int(np.argmin(drift))
     if not drift[at] >= required:
         raise CheckFailed(
@@ -147,7 +155,7 @@ def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
     }
 
 
-def summary(precision: str, entry: dict[str, Any], golden: Golden) -> str:
+def summary(precision: str, entry: Json, golden: Golden) -> str:
     """One line for the log of an export."""
     measure = golden.measure
     mean, worst, *_ = entry["parity"].values()

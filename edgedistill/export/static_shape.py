@@ -20,8 +20,10 @@ def tokens(shape: str, precisions: list[str]) -> int:
     if (match := re.fullmatch("1x([1-9][0-9]{0,5})", shape)) is None:
         raise UserError(f"--shape {shape}: not 1xTOKENS; give 1x128")
     if others := [name for name in precisions if name not in STANDARD]:
-        fact = f"not for {', '.join(others)}, with operators of onnxruntime"
-        raise UserError(f"--shape {shape}: {fact}; choose from {', '.join(STANDARD)}")
+        raise UserError(
+            f"--shape {shape}: not for {', '.join(others)}, with operators of onnxruntime; choose from "
+            f"{', '.join(STANDARD)}"
+        )
     return int(match[1])
 
 
@@ -35,7 +37,8 @@ def fixed(model: onnx.ModelProto, tokens: int) -> onnx.ModelProto:
             dimension.dim_value = size
     for value in static.graph.output:
         value.type.tensor_type.ClearField("shape")  # which is inferred
-    derived, before = set[str](), -1
+    derived = set[str]()
+    before = -1
     while before < len(derived):
         before = len(derived)
         del static.graph.value_info[:]

@@ -60,7 +60,7 @@ def _cost(opened: Opened, session: Session) -> Cost:
     labelled = opened.labelled
     missing = teacher_cache.passes(opened, session)
     samples = training_time.training_samples(opened)
-    cost: Cost = {
+    cost = {
         "name": opened.spec.name,
         "parameters": kinds.parameters(student),
         "max_tokens": opened.student.max_tokens,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +94,7 @@ def seconds_per_text(teacher: Embeds, texts: list[str], device: str, limit: floa
 def is_measured(student: nn.Module) -> bool:
     """Whether a student is small enough to be built, converted and trained for a moment by a check, which
     answers within seconds. A shared layer counts as often as it is applied."""
-    bare: Any = student
+    bare = student
     encoder = getattr(getattr(bare, "model", None), "encoder", None)
     layers = len(getattr(encoder, "layer", [None])) * int(getattr(encoder, "times", 1))
     return kinds.parameters(student)["total"] <= MOST_PARAMETERS and layers <= MOST_LAYERS
@@ -105,7 +104,7 @@ def _seconds_per_row(opened: Opened, accelerator: Accelerator) -> float:
     """Seconds in which a copy of the student learns from one text: a batch of random tokens, as many a text
     as training reads on average, the second of two."""
     stages = opened.spec.distilling
-    texts = list[str]()
+    texts = []
     for ahead in opened.stages:
         for side in ahead.rows.sides:
             texts += sample(side)[:CHUNK]

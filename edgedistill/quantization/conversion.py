@@ -35,7 +35,7 @@ def converter(model: ModelProto, precision: str, samples: TokenIds = ()) -> Conv
     if precision == "fp32":
         return lambda graph: graph
     module = importlib.import_module(f"edgedistill.quantization.{precision}")
-    conversion: Converter = module.converter(model, samples)
+    conversion = module.converter(model, samples)
     return conversion
 
 
@@ -54,11 +54,13 @@ def within_limit(
     products, rest = MIXED[precision]
     largest = int8.measure(model, samples)
     quantized = products(model, largest).converted()
-    required, expected = PRECISIONS[precision].single_cosine, embeddings(model, ids)
+    required = PRECISIONS[precision].single_cosine
+    expected = embeddings(model, ids)
     if agreement(quantized, expected, ids)[1] >= required:
         return quantized, []
     lost = int8.product_errors(model, largest, ids)
-    ranked, count = sorted(lost, key=lambda name: -lost[name]), 1
+    ranked = sorted(lost, key=lambda name: -lost[name])
+    count = 1
     while count <= LARGEST_SHARE * len(ranked):
         kept = ranked[:count]
         mixed = rest(products(model, largest, kept).converted())

@@ -38,9 +38,12 @@ def gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     table = large_table(editor, node, "Gather")
     if table is None:
         return None
-    (name, ids), (out,) = node.input, node.output
+    name, ids = node.input
+    (out,) = node.output
     rows, scales = _stored(editor, name, *quantize_rows(table))
-    whole, scale, restored = f"{out}_int8", f"{out}_row_scale", f"{out}_float"
+    whole = f"{out}_int8"
+    scale = f"{out}_row_scale"
+    restored = f"{out}_float"
     return [
         new_node("Gather", [rows, ids], whole, f"{out}_rows"),
         new_node("Gather", [scales, ids], scale, f"{out}_row_scales"),

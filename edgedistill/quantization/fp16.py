@@ -67,7 +67,8 @@ def simulated(model: ModelProto) -> ModelProto:
     Sums inside a product are exact, weights below 6.1e-5 are zero. A CPU's own casts cancel where two meet;
     these do not.
     """
-    half, editor = _values_of_type(model, TensorProto.FLOAT16), GraphEditor(model)
+    half = _values_of_type(model, TensorProto.FLOAT16)
+    editor = GraphEditor(model)
     del editor.model.graph.value_info[:]
     for name, constant in editor.constants.items():
         if constant.data_type == TensorProto.FLOAT16:

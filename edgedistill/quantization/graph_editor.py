@@ -116,7 +116,8 @@ class GraphEditor:
     def finish(self) -> ModelProto:
         """The graph without nodes and constants that nothing reads."""
         graph = self.model.graph
-        wanted, kept = {output.name for output in graph.output}, []
+        wanted = {output.name for output in graph.output}
+        kept = []
         for node in reversed(graph.node):
             if wanted & set(node.output):
                 wanted |= set(node.input)

@@ -137,7 +137,7 @@ def _channels(editor: GraphEditor, facts: GraphFacts, largest: Largest) -> dict[
     Inputs of products with the same weight share their factors, as in a block of layers that is applied
     several times.
     """
-    by_input: dict[str, _Channels] = {}
+    by_input = {}
     for group in _groups(facts) if largest else ():
         most = np.max([largest[x] for x in group.inputs], axis=0)
         arrays = map(editor.array, group.weights)
@@ -179,7 +179,9 @@ class Products:
     is quantized once."""
 
     def __init__(self, model: ModelProto, largest: Largest, skip: Collection[str] = ()) -> None:
-        self.editor, self.facts, self.skip = GraphEditor(model), GraphFacts(model, skip), skip
+        self.editor = GraphEditor(model)
+        self.facts = GraphFacts(model, skip)
+        self.skip = skip
         self.channels = _channels(self.editor, self.facts, largest)
         self.inputs: dict[str, Input] = {}
         self.absorbed: set[str] = set()  # by products: the outputs of the sums with their biases
@@ -224,8 +226,11 @@ class Products:
 
     def _quantize(self, x: str) -> Input:
         if x in self.channels:
-            channels, rows, zero = self.channels[x], None, ZERO
-            step, factors = channels.step, (1 / channels.factors).astype(np.float32)
+            channels = self.channels[x]
+            rows = None
+            zero = ZERO
+            step = channels.step
+            factors = (1 / channels.factors).astype(np.float32)
             even = self.add("Mul", [x, self.constant(factors, f"{x}_factors")], f"{x}_even")
         else:
             writer = self.facts.writer(x)
@@ -238,7 +243,8 @@ class Products:
 
     def _largest(self, x: str, zero: int, step: float) -> str:
         """What each row is divided by, (…, 1)."""
-        values, smallest = x, TINY
+        values = x
+        smallest = TINY
         if zero == ZERO:
             values = self.add("Abs", [x], f"{x}_absolute")
         elif zero:

@@ -50,7 +50,8 @@ class Reader(NamedTuple):
 def samples(reader: Reader, golden: list[list[int]]) -> list[list[int]]:
     """Token ids to measure on: ordinary sentences of twenty languages, the golden texts, whose ids are
     `golden`, and random tokens, which reach the whole table."""
-    random, special = np.random.default_rng(0), reader.tokenizer("")["input_ids"]
+    random = np.random.default_rng(0)
+    special = reader.tokenizer("")["input_ids"]
     lengths = [length for length in RANDOM_LENGTHS if length <= reader.max_tokens - len(special)]
     drawn = [
         random.integers(0, len(reader.tokenizer), length).tolist()
@@ -112,7 +113,8 @@ def activations(model: ModelProto, names: Sequence[str], ids: TokenIds) -> Itera
 
 def embeddings(model: ModelProto, ids: TokenIds) -> ndarray:
     """(n, d) float64: the graph's first output; zeros for a text without tokens."""
-    name, rows = model.graph.output[0].name, np.empty(0)
+    name = model.graph.output[0].name
+    rows = np.empty(0)
     for texts, values in values_of(model, [name], ids, machine.processors()):
         if not len(rows):
             rows = np.zeros((len(ids), values[name].shape[1]))

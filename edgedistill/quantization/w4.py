@@ -26,11 +26,15 @@ from edgedistill.quantization.sample_texts import TokenIds, activations
 
 # numbers that share a scale, 4 + 16/32 = 4.5 bits each: the fewest that MatMulNBits takes, the most exact
 GROUP = 32
-LOWEST, HIGHEST = -8, 7  # the values of 4 bits
+# the values of 4 bits
+LOWEST = -8
+HIGHEST = 7
 # of the scale that just reaches the largest number of a group
 FACTORS = np.linspace(0.65, 1.0, 15, dtype=np.float32)
 SMALLEST_SCALE = 2.0**-24  # float16's
-LEAST, MOST = 2.0**-17, 8 * LARGEST  # of an array's largest number: its scales are exact to 3%, and reach it
+# of an array's largest number: its scales are exact to 3%, and reach it
+LEAST = 2.0**-17
+MOST = 8 * LARGEST
 
 # Weights are rounded one input at a time, each rounding error made up for by the inputs that are still to be
 # rounded (Frantar et al. 2023, GPTQ). What is minimized is the error of the product, E|x·W − x·Q|², not that
@@ -50,7 +54,7 @@ def converter(model: ModelProto, samples: TokenIds) -> Converter:
     With them the weights of products are rounded with error feedback, which halves the loss; without, each
     weight is rounded to the nearest.
     """
-    moments: Moments = {}
+    moments = {}
     if len(samples):
         with threadpool_limits(1):  # more threads add in another order, which would give other bytes
             moments = second_moments(model, samples)
@@ -82,8 +86,11 @@ def _gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     array = eight_bits.large_table(editor, node, "Gather")
     if array is None:
         return None
-    (name, ids), (out,) = node.input, node.output
-    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[NodeProto]()
+    name, ids = node.input
+    (out,) = node.output
+    bits = f"{name}_w4"
+    scales = f"{name}_w4_scale"
+    nodes = []
     if bits not in editor.constants:
         check_range(array, name)
         values, scale = quantize_groups(array)
@@ -91,7 +98,8 @@ def _gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
         editor.constants[bits] = helper.make_tensor(bits, TensorProto.INT4, values.shape, data, raw=True)
         nodes.append(_scale(editor, scale, scales))
     options = {"gather_axis": 0, "quantize_axis": 1, "block_size": GROUP}
-    read, rows = [bits, ids, f"{scales}_float"], f"{out}_rows"
+    read = [bits, ids, f"{scales}_float"]
+    rows = f"{out}_rows"
     return [*nodes, new_node("GatherBlockQuantized", read, out, rows, domain=MICROSOFT, **options)]
 
 
@@ -108,7 +116,9 @@ def _matmul_n_bits(editor: GraphEditor, node: NodeProto, moments: Moments) -> li
     if weight is None:
         return None
     name = node.input[1]
-    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[NodeProto]()
+    bits = f"{name}_w4"
+    scales = f"{name}_w4_scale"
+    nodes = []
     if bits not in editor.constants:  # a shared layer's matrix is read by several products
         check_range(weight, name)
         values, scale = quantize_groups(weight.T)
@@ -147,8 +157,9 @@ def second_moments(model: ModelProto, ids: TokenIds) -> Moments:
     products = [tuple(node.input) for node in GraphFacts(model).products]
     if not products:
         return {}
-    random, highest = np.random.default_rng(0), max(max(row) for row in ids if len(row))
-    drawn: list[list[int]] = [random.integers(0, highest + 1, len(row)).tolist() for row in ids]
+    random = np.random.default_rng(0)
+    highest = max(max(row) for row in ids if len(row))
+    drawn = [random.integers(0, highest + 1, len(row)).tolist() for row in ids]
     names = list(dict.fromkeys(name for name, _ in products))
     moments = _moments(model, names, ids)
     for name, extra in _moments(model, names, drawn).items():
@@ -166,7 +177,7 @@ def quantize_with_feedback(weight: ndarray, moments: ndarray) -> tuple[ndarray, 
     inputs, outputs = weight.shape
     rest = weight.astype(np.float64)  # with the errors of the inputs that are rounded already
     values = np.zeros(weight.shape, np.int8)
-    scales = list[ndarray]()
+    scales = []
     factor = _factor(moments.astype(np.float64))
     for start in range(0, inputs, GROUP):
         end = min(start + GROUP, inputs)
@@ -193,7 +204,8 @@ def _factor(moments: ndarray) -> ndarray:
 def _moments(model: ModelProto, names: Sequence[str], ids: TokenIds) -> Moments:
     """E[x xᵀ] of the values of those names over all tokens, or over all texts where a value has one row a
     text."""
-    sums, rows = Moments(), dict.fromkeys(names, 0)
+    sums = Moments()
+    rows = dict.fromkeys(names, 0)
     for values in activations(model, names, ids):
         for name, x in values.items():
             sums[name] = sums.get(name, 0) + x.T @ x
@@ -243,7 +255,8 @@ def best_scale(groups: ndarray) -> ndarray:
             scale = _float16(extreme * (factor / limit))
             error = ((rounded(groups, scale) * scale - groups) ** 2).sum(-1, keepdims=True)
             better = error < least
-            best, least = np.where(better, scale, best), np.where(better, error, least)
+            best = np.where(better, scale, best)
+            least = np.where(better, error, least)
     return best
 
 

@@ -31,7 +31,8 @@ def _matmul_n_bits(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | No
     weight = editor.weight(node)
     if weight is None:
         return None
-    name, groups = node.input[1], in_groups(weight.T)
+    name = node.input[1]
+    groups = in_groups(weight.T)
     values, scale = eight_bits.quantize_rows(groups.reshape(-1, GROUP))
     packed = (values.astype(np.int16) + ZERO).astype(np.uint8).reshape(groups.shape)
     bits = editor.constant(packed, f"{name}_w8")

@@ -88,7 +88,7 @@ def add(*sections: type[ByKind]) -> None:
     """Let recipes hold further kinds, such as an objective of one's own."""
     for section in sections:
         section.register()
-    holders: list[type[Section]] = [Section]
+    holders = [Section]
     for holder in holders:  # grows while it is walked
         holders += [subclass for subclass in holder.__subclasses__() if subclass not in holders]
         del holder.__pydantic_core_schema__

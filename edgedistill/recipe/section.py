@@ -59,7 +59,11 @@ Source = Annotated[str, PlainSerializer(_of_source, when_used="json")]
 Revision = Annotated[str | None, Field(description="Commit, tag or branch of a hub id.")]
 LONGEST_PROMPT = 10_000  # characters
 # The largest sizes that a field takes; what fits this machine is another question (see initial_weights).
-LARGEST_VOCABULARY, LARGEST_BATCH, MOST_EPOCHS, MOST_LAYERS, WIDEST = 1_000_000, 1 << 17, 1e6, 64, 16_384
+LARGEST_VOCABULARY = 1_000_000
+LARGEST_BATCH = 1 << 17
+MOST_EPOCHS = 1e6
+MOST_LAYERS = 64
+WIDEST = 16_384
 
 
 # What fields without narrower bounds hold: whole numbers that fit 32 bits, as seeds and counts have to;

@@ -19,7 +19,8 @@ from edgedistill.files import Json
 
 LARGEST_BYTES = 1 << 18
 LARGEST_NUMBER = 1 << 63
-LONGEST_TEXT, LONGEST_NUMBER = 10_000, 400  # letters, digits
+LONGEST_TEXT = 10_000  # letters
+LONGEST_NUMBER = 400  # digits
 MOST_VALUES = 50_000
 LONGEST_LIST = 10_000
 DEEPEST = 50
@@ -55,7 +56,7 @@ class _Loader(yaml.SafeLoader):
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Called for every mapping before it is made."""
-        keys = set[str]()
+        keys = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key that is not text", key.start_mark)

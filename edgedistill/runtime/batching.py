@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy import ndarray
 
 PADDING = (
     16  # a batch holds at most one padding token for so many tokens; more costs more time than another batch
 )
 
 
-def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
+def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[ndarray]:
     """The indices of each batch, longest rows first, so that rows of similar length share a batch.
 
     A batch holds at most `batch_tokens` tokens with its padding, of which a sixteenth may be padding, and at
@@ -29,7 +30,7 @@ def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndar
         start += len(batch)
 
 
-def one_by_one(inputs: Mapping[str, np.ndarray], tokens: int) -> Iterator[dict[str, np.ndarray]]:
+def one_by_one(inputs: Mapping[str, ndarray], tokens: int) -> Iterator[dict[str, ndarray]]:
     """Each row of arrays (n, T) by itself, (1, tokens): padded with zeros, which the mask hides."""
     for at in range(len(inputs["input_ids"])):
         padded = {}
@@ -39,7 +40,7 @@ def one_by_one(inputs: Mapping[str, np.ndarray], tokens: int) -> Iterator[dict[s
         yield padded
 
 
-def pad(rows: Sequence[np.ndarray], pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+def pad(rows: Sequence[ndarray], pad_id: int) -> tuple[ndarray, ndarray]:
     """(input_ids, attention_mask), each (n, T) int64 for the longest row's T, at least 1, padded on the
     right."""
     lengths = np.array([len(row) for row in rows])

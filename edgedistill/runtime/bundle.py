@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy import ndarray
 from tokenizers import Tokenizer
 
 from edgedistill import files, machine
@@ -40,7 +41,7 @@ from edgedistill.session import progress_bar
 BATCH_TOKENS = {"cpu": 384, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
 WINDOW = 32_768  # texts tokenized and sorted at a time, which bounds memory too
 SIDES = ("query", "document")  # of a pair: the folders of its encoders, which are bundles of their own
-Columns = Sequence[Sequence[np.ndarray]]  # the token ids of the first texts of items, and of the second
+Columns = Sequence[Sequence[ndarray]]  # the token ids of the first texts of items, and of the second
 Advance = Callable[[int], object]  # is told how many items are done
 Item = str | Sequence[str]  # what a classifier labels: a text, or a pair of texts
 
@@ -50,7 +51,7 @@ class Classification(NamedTuple):
     (n, C) float32, in the order of `Bundle.labels`. The rows of these sum to 1."""
 
     labels: list[str]
-    probabilities: np.ndarray
+    probabilities: ndarray
 
 
 class Bundle:
@@ -141,7 +142,7 @@ class Bundle:
         role: str = "text",
         precision: str = "float32",
         **others: Any,
-    ) -> np.ndarray:
+    ) -> ndarray:
         """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one
         embedding, (d,).
 
@@ -177,14 +178,12 @@ class Bundle:
         rows = compact(embeddings, precision, encoder.calibration)
         return rows[0] if isinstance(texts, str) else rows
 
-    def encode_query(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> np.ndarray:
+    def encode_query(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> ndarray:
         """Embed n queries, which are to find documents: `encode` with the bundle's prompt for queries, and
         the same as `encode` where it has none."""
         return self.encode(texts, dim, role="query", **options)
 
-    def encode_document(
-        self, texts: str | Iterable[str], dim: int | None = None, **options: Any
-    ) -> np.ndarray:
+    def encode_document(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> ndarray:
         """Embed n documents, which queries are to find: `encode` with the bundle's prompt for documents, and
         the same as `encode` where it has none."""
         return self.encode(texts, dim, role="document", **options)
@@ -195,11 +194,11 @@ class Bundle:
     def search(
         self,
         query: str | Iterable[str],
-        documents: Iterable[str] | np.ndarray,
+        documents: Iterable[str] | ndarray,
         k: int = 10,
         space: str | None = None,
         **others: Any,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[ndarray, ndarray]:
         """The k documents most similar to a query, best first: their indices and cosines, both (k,), or all
         where there are fewer. Of an iterable of queries both are (q, k).
 
@@ -222,7 +221,7 @@ class Bundle:
         k = positive(k, "k")
         dim = None
         rows = documents
-        if isinstance(documents, np.ndarray) and documents.dtype.kind in "fiu":
+        if isinstance(documents, ndarray) and documents.dtype.kind in "fiu":
             width = documents.shape[1] if documents.ndim == 2 else 0
             dim = 8 * width if documents.dtype == np.uint8 else width
             if dim not in self.dims:
@@ -244,7 +243,7 @@ class Bundle:
             "classifier with a finetune stage"
         )
 
-    def tokenize(self, texts: Iterable[str], role: str = "text") -> list[np.ndarray]:
+    def tokenize(self, texts: Iterable[str], role: str = "text") -> list[ndarray]:
         """The token ids of each text, (T,) int64: with the role's prompt and special tokens, truncated to
         `max_tokens`. Raises as `encode`."""
         return self.of(role)._tokenize(given_texts(texts), 0, role)
@@ -263,7 +262,8 @@ class Bundle:
     def unknown_tokens(self, ids: Sequence[list[int]], role: str = "text") -> list[tuple[int, bool]]:
         """How many unknown tokens each text has, and whether it has no others but those around it."""
         encoder = self.of(role)
-        unknown, around = encoder.unknown_id, encoder._tokens_around[role]
+        unknown = encoder.unknown_id
+        around = encoder._tokens_around[role]
         counts = [0 if unknown is None else row.count(unknown) for row in ids]
         return [(count, 0 < count >= len(row) - around) for count, row in zip(counts, ids, strict=True)]
 
@@ -293,13 +293,13 @@ class Bundle:
         return tokenizer
 
     def encode_ids(
-        self, ids: Sequence[np.ndarray], dim: int | None = None, batch_tokens: int | None = None
-    ) -> np.ndarray:
+        self, ids: Sequence[ndarray], dim: int | None = None, batch_tokens: int | None = None
+    ) -> ndarray:
         """(n, d) float32 unit rows of texts given as token ids. Raises UserError for one without tokens or
         above `max_tokens`."""
         return self.of("text")._run([ids], self.embedding_dim(dim), batch_tokens)
 
-    def item_rows(self, items: Sequence[Sequence[np.ndarray]], batch_tokens: int | None = None) -> np.ndarray:
+    def item_rows(self, items: Sequence[Sequence[ndarray]], batch_tokens: int | None = None) -> ndarray:
         """(n, d) embeddings, of a classifier (n, C) logits, of items: the token ids of each of their
         texts."""
         columns = zip(*items, strict=True)
@@ -342,7 +342,7 @@ class Bundle:
         token = model.get("unk_token")
         return self._tokenizer.token_to_id(token) if token is not None else model.get("unk_id")
 
-    def _tokenize(self, texts: Sequence[str], first: int, role: str = "text") -> list[np.ndarray]:
+    def _tokenize(self, texts: Sequence[str], first: int, role: str = "text") -> list[ndarray]:
         """`first`: the index of texts[0], for errors."""
         prompt = self.prompts.of(role)
         try:
@@ -363,9 +363,7 @@ class Bundle:
                 raise UserError(f"texts[{at}]: has no tokens in this bundle's vocabulary; leave it out")
         return rows
 
-    def _run(
-        self, columns: Columns, width: int, batch_tokens: int | None, advance: Advance = int
-    ) -> np.ndarray:
+    def _run(self, columns: Columns, width: int, batch_tokens: int | None, advance: Advance = int) -> ndarray:
         """The row (n, width) of each item, given as the token ids of its first and second text: an embedding,
         cut to that many dimensions, or logits."""
         for column in columns:
@@ -380,7 +378,7 @@ class Bundle:
         if self.pair:
             lengths = [2 * max(map(len, pair)) for pair in zip(*columns, strict=True)]
         for batch in longest_first(lengths, most):
-            arrays: list[np.ndarray] = []
+            arrays: list[ndarray] = []
             for column in columns:
                 arrays += pad([column[at] for at in batch], self._pad_id)
             rows = self._session.run(dict(zip(manifests.INPUTS, arrays, strict=False)))
@@ -414,14 +412,13 @@ class MeanBundle(Bundle):
         document, query = self._both
         return [part for whole in document.passages(text, role) for part in query.passages(whole, role)]
 
-    def _tokenize(self, texts: Sequence[str], first: int, role: str = "text") -> list[np.ndarray]:
+    def _tokenize(self, texts: Sequence[str], first: int, role: str = "text") -> list[ndarray]:
         document, query = (encoder._tokenize(texts, first, role) for encoder in self._both)
         return [np.concatenate([a, b + self._vocabulary]) for a, b in zip(document, query, strict=True)]
 
-    def _run(
-        self, columns: Columns, width: int, batch_tokens: int | None, advance: Advance = int
-    ) -> np.ndarray:
-        (ids,), vocabulary = columns, self._vocabulary
+    def _run(self, columns: Columns, width: int, batch_tokens: int | None, advance: Advance = int) -> ndarray:
+        (ids,) = columns
+        vocabulary = self._vocabulary
         document, query = self._both
         rows = document._run([[row[row < vocabulary] for row in ids]], width, batch_tokens, advance)
         of_query = [row[row >= vocabulary] - vocabulary for row in ids]
@@ -493,7 +490,7 @@ class ClassifierBundle(Bundle):
     measure = PROBABILITY
 
     @border()
-    def encode(self, *arguments: Any, **options: Any) -> np.ndarray:
+    def encode(self, *arguments: Any, **options: Any) -> ndarray:
         """Raises UserError: a classifier has no embeddings."""
         raise UserError(
             f"{self.manifest['name']}: a classifier ({', '.join(self.labels)}), which has no embeddings; "
@@ -518,7 +515,7 @@ class ClassifierBundle(Bundle):
 
     def logits(
         self, items: Iterable[Item], batch_tokens: int | None = None, progress: bool = False
-    ) -> np.ndarray:
+    ) -> ndarray:
         """(n, C) float32, the classifier head's outputs before softmax. Raises as `classify`."""
         items = listed(items, "items", 1 + self.pair)
         logits = np.zeros((len(items), len(self.labels)), np.float32)
@@ -529,7 +526,7 @@ class ClassifierBundle(Bundle):
                 logits[start : start + WINDOW] = self._run([*ids], len(self.labels), batch_tokens, advance)
         return logits
 
-    def tokenize_items(self, items: Sequence[Item]) -> list[list[np.ndarray]]:
+    def tokenize_items(self, items: Sequence[Item]) -> list[list[ndarray]]:
         """Return the token ids of each item: those of its text, or of its two texts."""
         columns = self._columns(listed(items, "items", 1 + self.pair), 0)
         ids = [self._tokenize(texts, 0) for texts in columns]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.files import Json
@@ -37,7 +38,7 @@ class Calibration(NamedTuple):
     clipped; of bits, mean (d,) is subtracted first."""
 
     int8_range: float = INT8_RANGE
-    mean: np.ndarray | None = None
+    mean: ndarray | None = None
 
     @classmethod
     def of(cls, manifest: Json) -> Calibration:
@@ -46,7 +47,7 @@ class Calibration(NamedTuple):
         mean = kept.get("mean")
         return cls(kept.get("int8_range", INT8_RANGE), None if mean is None else np.array(mean, np.float32))
 
-    def centred(self, rows: np.ndarray) -> np.ndarray:
+    def centred(self, rows: ndarray) -> ndarray:
         """Rows (n, d) less the mean; less its first components, at its whole length, where they are cut."""
         if self.mean is None:
             return rows
@@ -55,7 +56,7 @@ class Calibration(NamedTuple):
         return np.asarray(rows - mean * np.float32(longer))
 
 
-def measured(rows: np.ndarray) -> Json:
+def measured(rows: ndarray) -> Json:
     """The `calibration` of an encoder's manifest, from its embeddings (n, d) of ordinary sentences; without
     what the default serves as well."""
     mean = rows.mean(axis=0)
@@ -81,7 +82,7 @@ def layout(precision: str, dim: int, place: str = "precision") -> Layout:
     return Layout(TYPES[precision], dim // 8 if precision == "binary" else dim)
 
 
-def compact(rows: np.ndarray, precision: str, calibration: Calibration = PLAIN) -> np.ndarray:
+def compact(rows: ndarray, precision: str, calibration: Calibration = PLAIN) -> ndarray:
     """Unit rows (n, d) in a precision. Raises UserError as `layout`, and where int8 would not hold a row.
 
     float32: as they are. int8, (n, d): x · 127√d / int8_range, rounded and clipped to ±127. binary, (n, d/8)
@@ -105,7 +106,7 @@ def compact(rows: np.ndarray, precision: str, calibration: Calibration = PLAIN) 
     return clipped.astype(dtype)
 
 
-def expanded(rows: np.ndarray) -> np.ndarray:
+def expanded(rows: ndarray) -> ndarray:
     """Embeddings in any precision as float32 rows (n, d) of any length: bits, which are uint8, as ±1."""
     if rows.dtype == np.uint8:
         return np.unpackbits(rows, axis=1) * np.float32(2) - 1

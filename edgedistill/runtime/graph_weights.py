@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill.errors import CheckFailed
+from edgedistill.files import Json
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.runtime.trust.graph_check import BYTES, FIXED32, number, span
 
@@ -55,7 +57,7 @@ class Node(NamedTuple):
     kind: str
     inputs: list[str]
     outputs: list[str]
-    attributes: dict[str, Any]
+    attributes: Json
 
 
 class Tensor(NamedTuple):
@@ -70,13 +72,13 @@ class Stored(NamedTuple):
     """A constant as it is stored: integers around 0, of which `group` along the last dimension share one of
     `scales`; or floats, or integers that are none of these, without scales."""
 
-    values: np.ndarray
-    scales: np.ndarray | None = None
+    values: ndarray
+    scales: ndarray | None = None
     group: int = 0
     bits: int = 8
 
     @property
-    def plain(self) -> np.ndarray:
+    def plain(self) -> ndarray:
         """The floats that it stands for; integers without scales as they are."""
         if self.scales is None:
             return self.values
@@ -122,12 +124,12 @@ class GraphWeights:
         """Whether there is a constant of this name, in any precision."""
         return any(name + ending in self.tensors for ending in ENDINGS)
 
-    def constants(self) -> dict[str, np.ndarray]:
+    def constants(self) -> dict[str, ndarray]:
         """All constants: floats as float32, integers as they are. What is stored besides, such as scales,
         keeps its own name."""
         return {name: self.array(name) for name in {ENDING.sub("", stored): None for stored in self.tensors}}
 
-    def array(self, name: str) -> np.ndarray:
+    def array(self, name: str) -> ndarray:
         """A constant as `constants` gives it.
 
         Attention's values may keep channel factors that the next product's weight makes up for: that changes
@@ -183,7 +185,7 @@ class GraphWeights:
         values = (packed.astype(np.int16) - MIDDLE[bits]).astype(np.int8)
         return Stored(np.ascontiguousarray(values[:, :columns]), scales, GROUP, bits)
 
-    def factors(self, node: Node) -> np.ndarray | None:
+    def factors(self, node: Node) -> ndarray | None:
         """What the channels of a product's input are multiplied with before they are rounded to 8 bits; None
         where that is 1."""
         name = f"{self._restored(node.inputs[0]).removesuffix('_uint8')}_factors"
@@ -196,7 +198,7 @@ class GraphWeights:
         own = re.compile(r"_(\d+|factors)$")
         return [name for name in large if name not in self.used and not own.search(name)]
 
-    def _values(self, name: str) -> np.ndarray:
+    def _values(self, name: str) -> ndarray:
         """A tensor by its own name, float16 as float32."""
         tensor = self.tensors[name]
         self.used.add(name)
@@ -207,7 +209,7 @@ class GraphWeights:
         return values.astype(np.float32) if values.dtype.kind == "f" else values
 
 
-def _nibbles(packed: np.ndarray) -> np.ndarray:
+def _nibbles(packed: ndarray) -> ndarray:
     return np.stack([packed & 15, packed >> 4], -1)
 
 
@@ -250,7 +252,7 @@ def _node(fields: Fields) -> Node:
 
 
 def _attribute(fields: Fields) -> tuple[str, Any]:
-    value: Any = [*_numbers(fields.get(INTEGERS, []))]
+    value = [*_numbers(fields.get(INTEGERS, []))]
     if FLOAT in fields:
         (value,) = struct.unpack("<f", fields[FLOAT][0])
     elif STRING in fields:

@@ -67,15 +67,15 @@ def read(folder: Path) -> Json:
             fact = f"a run, not a bundle; export it first with edgedistill export {folder}"
         raise UserError(f"{folder}: {fact}")
     if path.stat().st_size > LARGEST_BYTES or _leaves(folder, path.name):
-        fact = f"above {LARGEST_BYTES} bytes, or a link out of the folder"
-        raise UserError(f"{path}: {fact}; {COPY_AGAIN}")
+        raise UserError(f"{path}: above {LARGEST_BYTES} bytes, or a link out of the folder; {COPY_AGAIN}")
     manifest = files.read_json_object(path, COPY_AGAIN, finite=True)
     schema = manifest.get("schema")
     if type(schema) is not int or schema < 1:
         raise UserError(f"{path}: no schema number, so it is not a bundle's manifest; {COPY_AGAIN}")
     if schema > SCHEMA:
-        fact = f"schema {schema}, this edgedistill reads up to {SCHEMA}"
-        raise UserError(f"{path}: {fact}; install a newer one")
+        raise UserError(
+            f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; install a newer one"
+        )
     facts = [f"lists and mappings nested more than {MOST_NESTED} deep"]
     if not _is_deeper(manifest, MOST_NESTED):
         facts = problems(Files if manifest.get("kind") == PAIR else Manifest, manifest)

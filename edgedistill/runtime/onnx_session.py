@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 import onnxruntime
+from numpy import ndarray
 
 from edgedistill.errors import CheckFailed, UserError, first_line, unknown_name, user_error
 from edgedistill.files import Json
@@ -49,7 +50,7 @@ class BundleSession:
         except Exception as error:
             raise self._failure(error) from error
 
-    def run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    def run(self, inputs: dict[str, ndarray]) -> ndarray:
         """(batch, width) float32, finite."""
         session = self._session  # another thread may close it meanwhile
         if session is None:
@@ -61,13 +62,13 @@ class BundleSession:
         except Exception as error:
             raise self._failure(error) from error
         shape = (len(inputs["input_ids"]), self._width)
-        if not isinstance(rows, np.ndarray) or rows.shape != shape or rows.dtype != np.float32:
-            returned = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else type(rows).__name__
+        if not isinstance(rows, ndarray) or rows.shape != shape or rows.dtype != np.float32:
+            returned = f"{rows.dtype} {rows.shape}" if isinstance(rows, ndarray) else type(rows).__name__
             raise self._wrong(f"{returned} where float32 {shape} is right")
         if not np.isfinite(rows).all():
             raise self._wrong("a number that is not finite")
         # zero: of a text whose tokens cancel out, as in sentence-transformers
-        squares: list[float] = np.einsum("nd,nd->n", rows, rows).tolist()  # a batch has few rows
+        squares = np.einsum("nd,nd->n", rows, rows).tolist()  # a batch has few rows
         if self._unit and not all(abs(square - 1) <= UNIT or square == 0 for square in squares):
             raise self._wrong("an embedding that is not of unit length")
         return rows

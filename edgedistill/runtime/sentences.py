@@ -29,7 +29,7 @@ def ends(text: str) -> list[int]:
 
 def sentences(text: str, min_words: int = 1) -> list[str]:
     """The sentences of a text; one of fewer words than `min_words` is joined to the one behind it."""
-    spans: Spans = []
+    spans = []
     start = 0
     for end in ends(text):
         if (part := text[start:end].strip()) and words(part) >= min_words:

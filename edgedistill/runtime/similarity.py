@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy import ndarray
 
 from edgedistill.errors import UserError
 from edgedistill.precisions import Precision
@@ -28,7 +29,7 @@ def check_spaces(*spaces: str | None) -> None:
 
 def similarity(
     a: npt.ArrayLike, b: npt.ArrayLike, spaces: tuple[str | None, str | None] = (None, None)
-) -> np.ndarray:
+) -> ndarray:
     """The cosine of every embedding of `a` with every embedding of `b`: (n, d), (m, d) -> (n, m) float32,
     between -1 and 1.
 
@@ -51,13 +52,13 @@ def similarity(
 
 def search(
     queries: npt.ArrayLike,
-    documents: np.ndarray,
+    documents: ndarray,
     k: int = 10,
     candidates: int = 100,
-    rescore: np.ndarray | None = None,
+    rescore: ndarray | None = None,
     calibration: Calibration = PLAIN,
     spaces: tuple[str | None, str | None] = (None, None),
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[ndarray, ndarray]:
     """The k documents most similar to each query, best first: their indices and cosines, both (q, k).
 
     queries: (q, d) float32. documents: (n, d) or, in bits, (n, d/8), as `encode` returns them.
@@ -91,13 +92,13 @@ def search(
     return _best(kept, best, k)
 
 
-def _best(numbers: np.ndarray, scores: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+def _best(numbers: ndarray, scores: ndarray, most: int) -> tuple[ndarray, ndarray]:
     """The columns of (q, n) with the highest scores of each row, sorted."""
     order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
     return np.take_along_axis(numbers, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
-def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
+def _rows(embeddings: npt.ArrayLike, name: str) -> ndarray:
     fact = "not an array of numbers"
     try:
         array = np.asarray(embeddings)
@@ -111,13 +112,13 @@ def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
     raise UserError(f"{name}: {fact}; give embeddings, as encode returns them (texts: Bundle.search)")
 
 
-def not_finite(rows: np.ndarray) -> int | None:
+def not_finite(rows: ndarray) -> int | None:
     """The index of the first row with NaN or infinity; None where there is none."""
     finite = np.isfinite(rows).reshape(len(rows), -1).all(1)
     return None if finite.all() else int(finite.argmin())
 
 
-def unit_rows(rows: np.ndarray) -> np.ndarray:
+def unit_rows(rows: ndarray) -> ndarray:
     """Rows of unit length, in their own type; rows of zeros stay zeros."""
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
@@ -142,20 +143,20 @@ class Measure(NamedTuple):
     fact: str
     best: int
     sign: int
-    between: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    between: Callable[[ndarray, ndarray], ndarray]
     required: Callable[[Precision], float]
     required_drift: Callable[[Precision], float]
 
-    def worst_of(self, values: np.ndarray) -> int:
+    def worst_of(self, values: ndarray) -> int:
         """The index of the worst value; NaN is the worst of all."""
         return int(np.argmin(self.sign * values))
 
-    def rounded(self, values: np.ndarray) -> float:
+    def rounded(self, values: ndarray) -> float:
         """The worst value in six digits, never better than it was. (float32 noise is reported as
         0.999999.)"""
         return self.sign * float(np.floor((self.sign * values).min() * 1e6) / 1e6)
 
-    def agreement(self, values: np.ndarray) -> np.ndarray:
+    def agreement(self, values: ndarray) -> ndarray:
         """1 for equal rows, less for others."""
         return np.asarray(1 - self.best + self.sign * values)
 
@@ -187,13 +188,13 @@ COSINE = Measure(
 )
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
+def softmax(logits: ndarray) -> ndarray:
     """(n, C) logits -> (n, C) probabilities, rows summing to 1."""
     powers = np.exp(logits - logits.max(1, keepdims=True))
     return np.asarray(powers / powers.sum(1, keepdims=True))
 
 
-def probability_difference(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
+def probability_difference(logits: ndarray, others: ndarray) -> ndarray:
     """(n, C) and (n, C) logits -> (n,): the largest absolute difference between the probabilities of a label,
     for each item."""
     one, other = (softmax(rows.astype(np.float64)) for rows in (logits, others))

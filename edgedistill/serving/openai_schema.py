@@ -88,8 +88,8 @@ class EmbeddingRequest(BaseModel):
 def limited(max_texts: int, max_chars: int) -> type[EmbeddingRequest]:
     """EmbeddingRequest with bounds: an empty text is mostly a mistake of the caller's, and a long one takes
     time before it is truncated."""
-    text: Any = Annotated[str, Field(min_length=1, max_length=max_chars)]
-    texts: Any = Annotated[
+    text = Annotated[str, Field(min_length=1, max_length=max_chars)]
+    texts = Annotated[
         list[text],
         Field(min_length=1, max_length=max_texts),
         BeforeValidator(lambda value: [value] if isinstance(value, str) else value),

@@ -186,7 +186,8 @@ class RequestQueue:
         the tokens."""
         total = 0
         for role in {text.job.role for text in batch}:
-            texts, encoder = [text for text in batch if text.job.role == role], bundle.of(role)
+            texts = [text for text in batch if text.job.role == role]
+            encoder = bundle.of(role)
             ids = encoder.tokenize([text.text for text in texts], role)
             embeddings = encoder.encode_ids(ids, batch_tokens=RUN_TOKENS)
             most = encoder.max_tokens

@@ -12,6 +12,7 @@ from transformers import BertConfig, BertModel, PretrainedConfig
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.students import bert_layers, embedding_tables, head, narrow_bert
 from edgedistill.students.bert_layers import (
     EncoderLayers,
@@ -37,7 +38,9 @@ class BertStudent(Headed):
         super().__init__()
         self.model = model
         self.pooling = pooling
-        self.head, self.tanh, self.pooled_dims = head, tanh, int(model.config.hidden_size)
+        self.head = head
+        self.tanh = tanh
+        self.pooled_dims = int(model.config.hidden_size)
         self.pad: int | None = None
         self.relative: nn.Embedding | None = None
 
@@ -145,7 +148,7 @@ def shape(
     pad: int,
     teacher_dims: int,
     source: EncoderLayers | None,
-) -> dict[str, Any]:
+) -> Json:
     """Everything needed to build the module again, as data.
 
     `source` is the encoder that the initial weights come from, if any. Raises UserError for a layer, or for
@@ -153,7 +156,8 @@ def shape(
     """
     vocabulary = {"vocab_size": vocabulary_size, "pad_token_id": pad}
     if source is None:
-        config, positions = _random_config(spec, vocabulary), dict[str, Any]()
+        config = _random_config(spec, vocabulary)
+        positions = Json()
     else:
         reduced = narrow_bert.shape(spec, source.model.config) if spec.reduced else {}
         config = _source_config(spec, source.model.config, {**vocabulary, **reduced})
@@ -171,10 +175,10 @@ def shape(
 def layers_shape(
     spec: recipe.Bert | recipe.Recurrent,
     config: BertConfig,
-    positions: dict[str, Any],
+    positions: Json,
     most_tokens: int,
     teacher_dims: int,
-) -> dict[str, Any]:
+) -> Json:
     """The fields of a `BertShape`. Raises UserError for a bottleneck or PQ bytes that do not fit."""
     embedding_tables.check(spec.bottleneck, spec.pq_bytes, config.hidden_size)
     return {
@@ -248,7 +252,7 @@ def known_layers(layers: list[int], depth: int) -> list[int]:
     return layers
 
 
-def build(shape: dict[str, Any]) -> BertStudent:
+def build(shape: Json) -> BertStudent:
     """The module, with weights drawn from torch's generator."""
     model = BertModel(BertConfig(**shape["config"]), add_pooling_layer=shape["pooling"] == "cls_pooler")
     config = model.config
@@ -266,7 +270,8 @@ def build(shape: dict[str, Any]) -> BertStudent:
 @torch.no_grad()
 def copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers) -> None:
     """Copy all of a source but its token embeddings; a student with fewer segments takes the first."""
-    mine, theirs = student.model, source.model
+    mine = student.model
+    theirs = source.model
     for at, number in enumerate(layers):
         mine.encoder.layer[at].load_state_dict(theirs.encoder.layer[number].state_dict())
     mine.embeddings.LayerNorm.load_state_dict(theirs.embeddings.LayerNorm.state_dict())
@@ -286,15 +291,17 @@ def _identity_head(student: BertStudent) -> None:
             nn.init.zeros_(head.bias)
 
 
-def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any]]:
+def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, Json]:
     """The recipe's student with its initial weights, and its shape."""
-    source, embeddings, weights = start.layers, start.embeddings, start.token_weights
+    source = start.layers
+    embeddings = start.embeddings
+    weights = start.token_weights
     shaping = source
     if source is not None and start.tokenizer.pad_token_id is None:
         # without a padding token to count from, which texts would hold too
         shaping = source._replace(pad=None)
     student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims, shaping)
-    student: BertStudent = build_to_train(build, student_shape, start.shape_only)
+    student = build_to_train(build, student_shape, start.shape_only)
     layers = [] if source is None else source_layers(spec, source.model.config)
     if spec.reduced:
         if start.batch is not None and embeddings is not None and source is not None:

@@ -54,7 +54,8 @@ RENAMED = {  # parameters of DistilBERT and MPNet -> of BERT
     r"\.attention\.LayerNorm\.": ".attention.output.LayerNorm.",
 }
 RELATIVE = "encoder.relative_attention_bias.weight"
-BUCKETS, FARTHEST = 32, 128  # of relative positions, and the distance that is in the last one, as in MPNet
+BUCKETS = 32  # of relative positions, as in MPNet
+FARTHEST = 128  # the distance that is in the last bucket
 FOLDED = np.empty(
     0, np.float32
 )  # of a parameter that a graph holds as part of others: what is left of it is zero
@@ -114,7 +115,9 @@ def convert(model: Any) -> EncoderLayers | None:
 def relative_buckets(distances: Tensor) -> Tensor:
     """The rows of a table of relative positions for the distances from queries to keys: near ones have a row
     each, farther ones share one with more and more others (Raffel et al. 2020, §2.1)."""
-    half, near, steps = BUCKETS // 2, BUCKETS // 4, distances.abs()
+    half = BUCKETS // 2
+    near = BUCKETS // 4
+    steps = distances.abs()
     logarithm = torch.log(steps.clamp(min=1).float() / near) / math.log(FARTHEST / near)
     far = near + (logarithm * (half - near)).long()
     return half * (distances > 0) + torch.where(steps < near, steps, far.clamp(max=half - 1))
@@ -171,7 +174,8 @@ def position_rows(rows: int, pad: int | None, source: Any, source_pad: int | Non
     """
     table = source.embeddings.position_embeddings.weight.detach()
     padding_row = 1 if pad is not None and source_pad is not None else 0
-    mine, theirs = first_position(pad) - padding_row, first_position(source_pad) - padding_row
+    mine = first_position(pad) - padding_row
+    theirs = first_position(source_pad) - padding_row
     count = min(rows - mine, len(table) - theirs)
     positions = torch.zeros(rows, table.shape[1])
     positions[mine : mine + count] = table[theirs : theirs + count]
@@ -182,7 +186,8 @@ def position_rows(rows: int, pad: int | None, source: Any, source_pad: int | Non
 def copy_tables(student: Any, source: EncoderLayers, space: Tensor | None = None) -> None:
     """Copy the tables of positions and segments in place; `space` (H, w) projects the rows. A student with
     fewer segments takes the first of them. Relative positions are copied where heads are."""
-    mine, theirs = student.model.embeddings, source.model.embeddings
+    mine = student.model.embeddings
+    theirs = source.model.embeddings
     positions = mine.position_embeddings.weight
     segments = mine.token_type_embeddings.weight
     position_table = position_rows(len(positions), student.pad, source.model, source.pad)
@@ -227,7 +232,8 @@ def write(student: Any, layers: EncoderLayers) -> ModelProto:
 
     Behind a linear head it is (B, T, d), see `head_on_tokens`. `layers` are the student's, see `layers_of`.
     """
-    writer, model = GraphWriter(student, layers.model), layers.model
+    writer = GraphWriter(student, layers.model)
+    model = layers.model
     tokens = _encoded(writer, layers, "encoded" if head_on_tokens(student) else "last_hidden_state")
     if student.poolings == ["cls_pooler"]:
         pooled = writer.add("Tanh", writer.linear(pool_nodes(writer, tokens, "cls"), model.pooler.dense))
@@ -239,7 +245,8 @@ def write(student: Any, layers: EncoderLayers) -> ModelProto:
 
 def _encoded(writer: GraphWriter, layers: EncoderLayers, output: str) -> str:
     """Write the embeddings and all layers; `output` (B, T, H) is what the last one gives."""
-    model, config = layers.model, layers.model.config
+    model = layers.model
+    config = layers.model.config
     constants = [_layer(writer, layer) for layer in model.encoder.layer]
     # the constants of a shared layer block are written once
     repeated = list(zip(model.encoder.layer, constants, strict=True)) * layers.repeats
@@ -269,7 +276,8 @@ def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | No
     table = embeddings.position_embeddings.weight
     table = writer.parameter(table, table + embeddings.token_type_embeddings.weight[0], "[segments]")
     if pad is None:
-        length, zero = writer.add("Shape", "input_ids", start=1, end=2), writer.constant([0], "zero")
+        length = writer.add("Shape", "input_ids", start=1, end=2)
+        zero = writer.constant([0], "zero")
         summed = writer.add("Add", tokens, writer.add("Slice", table, zero, length, zero))
     else:
         summed = writer.add("Add", tokens, writer.add("Gather", table, _position_ids(writer, pad)))
@@ -277,7 +285,8 @@ def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | No
         # takes three times as long
         summed = writer.add("Reshape", summed, writer.constant([-1, config.hidden_size], "rows"))
     norm = embeddings.LayerNorm
-    scale, shift = writer.parameter(norm.weight), writer.parameter(norm.bias, _array(norm.bias) + carried)
+    scale = writer.parameter(norm.weight)
+    shift = writer.parameter(norm.bias, _array(norm.bias) + carried)
     normed = writer.add("LayerNormalization", summed, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
     return normed if pad is None else writer.add("Reshape", normed, writer.add("Shape", tokens))
 
@@ -306,7 +315,9 @@ def _layer(writer: GraphWriter, layer: Any) -> dict[str, list[str]]:
     LayerNorm that writes it. Products that read the residual have it subtracted in their own bias. A bias of
     the keys adds the same to all scores of a query, which softmax ignores: it is left out.
     """
-    attention, output, out = layer.attention.self, layer.attention.output, layer.output
+    attention = layer.attention.self
+    output = layer.attention.output
+    out = layer.output
 
     def product(dense: nn.Linear, carried: Tensor | None = None) -> list[str]:
         weight = writer.parameter(dense.weight, dense.weight.T, ".T")
@@ -334,7 +345,8 @@ def restore(weights: dict[str, ndarray]) -> None:
     The LayerNorm in front of a repeated block carries the output bias of the block's first layer, and so does
     the block's last LayerNorm unless it is the graph's last: that bias is their difference.
     """
-    embeddings, first = "model.embeddings", "model.encoder.layer.0.attention"
+    embeddings = "model.embeddings"
+    first = "model.encoder.layer.0.attention"
     for name in [name for name in weights if name.endswith("[segments]")]:
         weights[name.removesuffix("[segments]")] = weights.pop(name)
         weights[f"{embeddings}.token_type_embeddings.weight"] = FOLDED
@@ -366,7 +378,8 @@ class _Read(NamedTuple):
 
 def _read_by_layers(writer: GraphWriter, tokens: str, layers: EncoderLayers) -> _Read:
     config = layers.model.config
-    width, heads = config.hidden_size, config.num_attention_heads
+    width = config.hidden_size
+    heads = config.num_attention_heads
     leading = writer.add("Shape", tokens, start=0, end=2)
     to_heads = writer.add("Concat", leading, writer.constant([heads, width // heads], "heads"), axis=0)
     mask = writer.add("Cast", "attention_mask", to=TensorProto.FLOAT)

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgedistill import recipe
+from edgedistill.files import Json
 from edgedistill.students import embedding_tables, head
 from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import GraphWriter, finish
@@ -54,9 +55,10 @@ class BidirectionalLSTM(nn.LSTM):
         last = lengths[:, None] - 1
         backwards = torch.where(places <= last, last - places, places)  # its own inverse
         # of each layer and direction: input, recurrent, and their biases
-        weights: list[Any] = self._flat_weights
+        weights = self._flat_weights
         size = len(weights) // (2 * self.num_layers)
-        states, final = tokens, tokens
+        states = tokens
+        final = tokens
         for layer in range(self.num_layers):
             ahead, behind = (weights[size * way : size * (way + 1)] for way in (2 * layer, 2 * layer + 1))
             forward = self._one_way(states, ahead)
@@ -87,7 +89,9 @@ class BiLSTMStudent(Headed):
         self.embedding = embedding
         self.lstm = lstm
         self.readout = readout
-        self.head, self.tanh, self.pooled_dims = head, tanh, 2 * lstm.hidden_size
+        self.head = head
+        self.tanh = tanh
+        self.pooled_dims = 2 * lstm.hidden_size
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -101,16 +105,19 @@ class BiLSTMStudent(Headed):
         """Write the graph: time first (layout 0, the only one of DynamicQuantizeLSTM), with `sequence_lens`,
         so that the backward direction starts at the last token of each text.
         """
-        writer, lstm = GraphWriter(self), self.lstm
+        writer = GraphWriter(self)
+        lstm = self.lstm
         mask = writer.add("Cast", "attention_mask", to=TensorProto.INT32)
         lengths = writer.add("ReduceSum", mask, writer.constant([1], "axis"), keepdims=0)
         lengths = writer.add("Max", lengths, writer.constant(np.int32(1), "one"))
         x = lookup(writer, self.embedding, writer.add("Transpose", "input_ids", perm=[1, 0]))  # (T, B, width)
-        last, shape = "", writer.constant([0, 0, -1], "shape")
-        options: dict[str, Any] = {"hidden_size": lstm.hidden_size, "direction": "bidirectional"}
+        last = ""
+        shape = writer.constant([0, 0, -1], "shape")
+        options: Json = {"hidden_size": lstm.hidden_size, "direction": "bidirectional"}
         for layer in range(lstm.num_layers):
             weights = _lstm_weights(writer, lstm, layer)
-            states, last = f"lstm_{layer}", f"lstm_{layer}_last"
+            states = f"lstm_{layer}"
+            last = f"lstm_{layer}_last"
             writer.add("LSTM", x, *weights, lengths, outputs=[states, last], **options)
             # (T, 2, B, h) -> (T, B, 2h)
             x = writer.add("Reshape", writer.add("Transpose", states, perm=[0, 2, 1, 3]), shape)
@@ -133,13 +140,13 @@ class BiLSTMShape(TableShape):
     dropout: Share
 
 
-def shape(spec: recipe.BiLSTM, vocabulary_size: int, pad: int, teacher_dims: int) -> dict[str, Any]:
+def shape(spec: recipe.BiLSTM, vocabulary_size: int, pad: int, teacher_dims: int) -> Json:
     """Everything needed to build the module again, as data."""
     layers = spec.model_dump(include={"hidden", "layers", "readout", "dropout"})
     return {**table_shape(spec, vocabulary_size, pad, teacher_dims), **layers}
 
 
-def build(shape: dict[str, Any]) -> BiLSTMStudent:
+def build(shape: Json) -> BiLSTMStudent:
     """The module, with weights drawn from torch's generator."""
     embedding = embedding_tables.build(
         shape, shape["vocabulary_size"], shape["width"], shape["pad"], TOKEN_STD
@@ -150,11 +157,11 @@ def build(shape: dict[str, Any]) -> BiLSTMStudent:
     return head.with_lexical_channel(student, shape, shape["vocabulary_size"])
 
 
-def initial(spec: recipe.BiLSTM, start: Start) -> tuple[BiLSTMStudent, dict[str, Any]]:
+def initial(spec: recipe.BiLSTM, start: Start) -> tuple[BiLSTMStudent, Json]:
     """The recipe's student with its initial weights, and its shape: a table of token embeddings is scaled to
     the standard deviation of a random one."""
     student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims)
-    student: BiLSTMStudent = build_to_train(build, student_shape, start.shape_only)
+    student = build_to_train(build, student_shape, start.shape_only)
     if start.embeddings is not None:
         rows = embedding_tables.reduce_width(start.embeddings, spec.width, start.token_weights)
         embedding_tables.initialize(student.embedding, rows * (TOKEN_STD / rows.std()), start.token_weights)
@@ -185,7 +192,8 @@ def restore(weights: dict[str, np.ndarray]) -> None:
     """Give the LSTM's parameters their own names and torch's order of gates, in place: `_lstm_weights`
     undone."""
     for name in [name for name in weights if name.endswith("[onnx]")]:
-        both, plain = weights.pop(name), name.removesuffix("[onnx]")
+        both = weights.pop(name)
+        plain = name.removesuffix("[onnx]")
         kinds = {plain: both}
         if both.ndim == 2:
             inputs, states = np.split(both, 2, 1)

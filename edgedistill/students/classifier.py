@@ -41,7 +41,8 @@ def write(classifier: Classifier) -> ModelProto:
     encoder = graph.build(classifier.encoder)
     embedding = graph.before_unit(encoder)
     part = Extractor(encoder).extract_model(list(INPUTS[:2]), [embedding]).graph
-    writer, nodes = GraphWriter(classifier, first=2_000_000), [*part.node]  # numbers far from the encoder's
+    writer = GraphWriter(classifier, first=2_000_000)  # numbers far from the encoder's
+    nodes = [*part.node]
     rows = embedding
     if classifier.pair:
         computed = [name for node in part.node for name in node.output]
@@ -50,9 +51,11 @@ def write(classifier: Classifier) -> ModelProto:
             inputs = [names.get(name, name) for name in node.input]
             outputs = [names[name] for name in node.output]
             twin = NodeProto(name=f"{node.name}_2", input=inputs, output=outputs, attribute=node.attribute)
-            twin.op_type, twin.domain = node.op_type, node.domain
+            twin.op_type = node.op_type
+            twin.domain = node.domain
             nodes.append(twin)
-        u, v = embedding, names[embedding]
+        u = embedding
+        v = names[embedding]
         parts = [u, v, writer.add("Abs", writer.add("Sub", u, v)), writer.add("Mul", u, v)]
         rows = writer.add("Concat", *parts, axis=-1)
     hidden = writer.add("Relu", writer.linear(rows, classifier.hidden))

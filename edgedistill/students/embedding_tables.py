@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.students import product_quantization
 from edgedistill.students.graph_writer import GraphWriter
 from edgedistill.students.product_quantization import CENTROIDS, ProductQuantizedEmbedding
@@ -48,7 +49,7 @@ def check(bottleneck: int | None, pq_bytes: int | None, width: int) -> None:
         )
 
 
-def product_quantized(spec: recipe.BuiltStudent) -> dict[str, Any]:
+def product_quantized(spec: recipe.BuiltStudent) -> Json:
     """The part of a shape that is about PQ codes: how many per token, and centroids per code where they are
     not the usual 256."""
     return {
@@ -57,7 +58,7 @@ def product_quantized(spec: recipe.BuiltStudent) -> dict[str, Any]:
     }
 
 
-def build(shape: dict[str, Any], vocabulary_size: int, width: int, pad: int, std: float = 1.0) -> Any:
+def build(shape: Json, vocabulary_size: int, width: int, pad: int, std: float = 1.0) -> Any:
     """The table of a shape (`bottleneck`, `pq_bytes`, `pq_centroids`), drawn from a normal distribution.
 
     A full table of standard deviation 1 keeps the row of padding at zero.

@@ -29,6 +29,7 @@ from onnxruntime.quantization.onnx_model import ONNXModel
 from torch import Tensor, nn
 
 from edgedistill.errors import CheckFailed, UserError, first_line
+from edgedistill.files import Json
 from edgedistill.runtime.manifest import INPUTS
 from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.similarity import COSINE, unit_rows
@@ -63,7 +64,7 @@ NOT_TRACED = (
 
 def _written(student: Any) -> ModelProto:
     if hasattr(student, "write"):
-        written: ModelProto = student.write()
+        written = student.write()
         return written
     layers = bert_layers.layers_of(student)
     return traced(student) if layers is None else bert_layers.write(student, layers)
@@ -107,7 +108,7 @@ def traced(student: Any) -> ModelProto:
     dynamic["sentence_embedding"] = {0: "batch"}
     example: Tensor = torch.ones((2, 5), dtype=torch.long)
     file: Any = io.BytesIO()  # the exporter takes a file object, though its type hints do not allow one
-    options: dict[str, Any] = {"opset_version": OPSET, "dynamo": False, "dynamic_axes": dynamic}
+    options: Json = {"opset_version": OPSET, "dynamo": False, "dynamic_axes": dynamic}
     options |= {"input_names": list(INPUTS[:2]), "output_names": outputs}
     name = type(getattr(student, "model", student)).__name__
     refused = opening(name, "an architecture that cannot be written as a graph", TEACH)
@@ -125,7 +126,7 @@ def _share_matrices(graph: GraphProto) -> None:
     """Keep one of several equal matrices, in place: the weight of a head that is applied to every token and
     to their mean."""
     first: dict[object, str] = {}
-    renamed: dict[str, str] = {}
+    renamed = {}
     for constant in list(graph.initializer):
         array = numpy_helper.to_array(constant)
         if array.ndim == 2:
@@ -194,7 +195,8 @@ def compare(module: nn.Module, model: ModelProto, max_tokens: int, vocabulary_si
     torch.
     """
     session = open_in_memory(model.SerializeToString())
-    random, worst = np.random.default_rng(0), np.ones(1)
+    random = np.random.default_rng(0)
+    worst = np.ones(1)
     for batch, length in SHAPES:
         tokens = min(length or max_tokens, max_tokens)
         ids = random.integers(0, vocabulary_size, (batch, tokens))
@@ -223,7 +225,7 @@ def _pooled(tokens: ndarray, mask: ndarray) -> ndarray:
 
 def _run(session: InferenceSession, output: str, inputs: dict[str, ndarray]) -> ndarray:
     try:
-        rows: ndarray = session.run([output], inputs)[0]
+        rows = session.run([output], inputs)[0]
     except ORT_ERRORS as error:
         raise CheckFailed(f"the graph does not run at {_shape(inputs)}: {error}") from None
     return rows
@@ -234,7 +236,7 @@ def _shape(inputs: dict[str, ndarray]) -> str:
     return f"batch {batch}, {tokens} tokens"
 
 
-def read_back(constants: Mapping[str, ndarray], shape: dict[str, Any], place: str) -> dict[str, Tensor]:
+def read_back(constants: Mapping[str, ndarray], shape: Json, place: str) -> dict[str, Tensor]:
     """The state dict of the student that `shape` (student.json) describes, from the constants of its graph,
     which carry its own names of parameters: {name: float32}.
 
@@ -258,7 +260,8 @@ def read_back(constants: Mapping[str, ndarray], shape: dict[str, Any], place: st
         raise CheckFailed(f"{place}: its constants do not fit together; {GET_AGAIN}") from None
     state = {}
     for name, parameter in wanted.items():
-        sizes, array = tuple(parameter.shape), weights.get(name)
+        sizes = tuple(parameter.shape)
+        array = weights.get(name)
         if array is FOLDED:
             array = np.zeros(sizes, np.float32)
         if array is None:

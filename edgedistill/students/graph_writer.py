@@ -112,7 +112,8 @@ def finish(writer: GraphWriter, pooled: str, student: Any, tokens: str = "") -> 
     if lexical_channel(student) is not None:
         rows = student.lexical_channel.write(writer, rows)
     unit_length(writer, rows[0], outputs=["sentence_embedding"])
-    both, outputs = ["batch", "sequence"], {"sentence_embedding": ["batch", student.dims]}
+    both = ["batch", "sequence"]
+    outputs = {"sentence_embedding": ["batch", student.dims]}
     if on_tokens:
         last = next(node for node in writer.nodes if node.output[0] == rows[1])
         last.name = last.output[0] = "last_hidden_state"

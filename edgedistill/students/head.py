@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, normalize, pad
 
 from edgedistill import recipe
+from edgedistill.files import Json
 from edgedistill.students.graph_writer import GraphWriter, length, lexical_channel
 from edgedistill.students.pooling import mean_nodes, pool
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding, lookup
 
-LEXICAL_DIMS, LEXICAL_CODES = 128, 8  # of a token's random row; few pairs of tokens share more than one code
+LEXICAL_DIMS = 128
+LEXICAL_CODES = 8  # of a token's random row; few pairs of tokens share more than one code
 LEXICAL_TOKENS = 16  # of a text in which words are as long as the recipe says; in longer ones they are longer
 SHIFT = [0, 1, 0, 0, 0, 0]  # ONNX's paddings of (B, T − 1, d) that do what `_before` does
 
@@ -84,14 +86,17 @@ class Lexical(nn.Module):
     def write(self, writer: GraphWriter, rows: list[str]) -> list[str]:
         """Write the nodes that add it to embeddings (B, d) and, where they are given, to token embeddings
         (B, T, d), whose mean then is the same sum."""
-        words, axis = self._words(writer), writer.constant([1], "axis")
+        words = self._words(writer)
+        axis = writer.constant([1], "axis")
         pooled = mean_nodes(writer, words, "mean")
         tokens = writer.add("Cast", "attention_mask", to=TensorProto.FLOAT)
         tokens = writer.add("ReduceSum", tokens, axis, keepdims=1)
         longer = writer.add("Div", tokens, writer.constant(np.float32(LEXICAL_TOKENS), "length"))
         longer = writer.add("Sqrt", writer.add("Sqrt", longer))
-        norm, lexical_norm = length(writer, rows[0]), writer.add("Div", length(writer, pooled), longer)
-        unit, lexical = [writer.add("Div", rows[0], norm)], [writer.add("Div", pooled, lexical_norm)]
+        norm = length(writer, rows[0])
+        lexical_norm = writer.add("Div", length(writer, pooled), longer)
+        unit = [writer.add("Div", rows[0], norm)]
+        lexical = [writer.add("Div", pooled, lexical_norm)]
         for token_embeddings in rows[1:]:
             norm, lexical_norm = (writer.add("Unsqueeze", x, axis) for x in (norm, lexical_norm))
             unit.append(writer.add("Div", token_embeddings, norm))
@@ -101,8 +106,10 @@ class Lexical(nn.Module):
 
     def _words(self, writer: GraphWriter) -> str:
         """The rows of the texts' tokens times their weights, (B, T, width), as `forward` computes them."""
-        weights, continues = writer.of_tokens(self.token_weights), writer.of_tokens(self.continues)
-        signs, shift = lookup(writer, self.rows, "input_ids"), writer.constant(SHIFT, "shift")
+        weights = writer.of_tokens(self.token_weights)
+        continues = writer.of_tokens(self.continues)
+        signs = lookup(writer, self.rows, "input_ids")
+        shift = writer.constant(SHIFT, "shift")
         but_last = [writer.constant([at], "at") for at in (0, -1, 1)]  # tract has no negative paddings
         former_signs = writer.add("Pad", writer.add("Slice", signs, *but_last), shift)
         former_weights = writer.add("Pad", writer.add("Slice", weights, *but_last), shift)
@@ -166,7 +173,7 @@ def without_lexical_channel(student: nn.Module) -> Iterator[None]:
             inner.lexical_channel = channel
 
 
-def shape(spec: recipe.BuiltStudent, teacher_dims: int) -> dict[str, Any]:
+def shape(spec: recipe.BuiltStudent, teacher_dims: int) -> Json:
     """The head's part of a student's shape; None for a head that is only used in training."""
     kept = spec.head != "none" and spec.head_kept
     return {
@@ -175,13 +182,13 @@ def shape(spec: recipe.BuiltStudent, teacher_dims: int) -> dict[str, Any]:
     }
 
 
-def build(shape: dict[str, Any], width: int) -> nn.Linear | None:
+def build(shape: Json, width: int) -> nn.Linear | None:
     """(B, width) -> (B, dims), with weights drawn from torch's generator."""
     head = shape["head"]
     return nn.Linear(width, head["dims"], bias=head["bias"]) if head else None
 
 
-def with_lexical_channel(student: Headed, shape: dict[str, Any], vocabulary_size: int) -> Any:
+def with_lexical_channel(student: Headed, shape: Json, vocabulary_size: int) -> Any:
     """The student, with the module that its shape asks for."""
     if shape.get("lexical"):
         student.lexical_channel = Lexical(vocabulary_size, student.dims)
@@ -202,7 +209,8 @@ def count(module: nn.Module | None) -> int:
 def counts(student: nn.Module, embedding: int, *after_pooling: nn.Module | None) -> dict[str, int]:
     """Parameters {embedding, encoder, head, total}: the head is what follows the pooling, the encoder the
     rest."""
-    total, head = count(student), sum(count(layer) for layer in after_pooling)
+    total = count(student)
+    head = sum(count(layer) for layer in after_pooling)
     embedding += count(lexical_channel(student))
     return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import machine, recipe
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.students import embedding_tables, head
 from edgedistill.students.bert_layers import EncoderLayers
 
@@ -79,7 +80,7 @@ class TableShape(StudentShape):
 
 def table_shape(
     spec: recipe.BiLSTM | recipe.Static, vocabulary_size: int, pad: int, teacher_dims: int
-) -> dict[str, Any]:
+) -> Json:
     """The fields of a `TableShape`. Raises UserError for PQ bytes that do not divide the width."""
     embedding_tables.check(None, spec.pq_bytes, spec.width)
     return {
@@ -134,14 +135,12 @@ class Kind(NamedTuple):
     """
 
     fields: type[StudentShape]
-    initial: Callable[[Any, Start], tuple[nn.Module, dict[str, Any]]]
-    build: Callable[[dict[str, Any]], nn.Module]
+    initial: Callable[[Any, Start], tuple[nn.Module, Json]]
+    build: Callable[[Json], nn.Module]
     restore: Callable[[dict[str, np.ndarray]], None] = lambda weights: None
 
 
-def build_to_train(
-    build: Callable[[dict[str, Any]], Any], shape: dict[str, Any], shape_only: bool = False
-) -> Any:
+def build_to_train(build: Callable[[Json], Any], shape: Json, shape_only: bool = False) -> Any:
     """A module of this shape; `shape_only` is that of Start. Raises UserError where this machine has not the
     memory that training it takes."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):

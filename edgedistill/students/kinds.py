@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import bert, bilstm, recurrent, static
 from edgedistill.students.kind import Kind
@@ -21,11 +22,11 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def checked(shape: dict[str, Any], place: str) -> dict[str, Any]:
+def checked(shape: Json, place: str) -> Json:
     """A shape of one of KINDS without the keys that are left out. Raises UserError for a field that no
     training writes; `place` is the file."""
     try:
-        read: Any = KINDS[shape["kind"]].fields.model_validate(shape)
+        read = KINDS[shape["kind"]].fields.model_validate(shape)
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, line['loc']))}: {line['msg']}" for line in error.errors()[:20]]
         raise UserError(*(f"{place}: student.{ascii(line)[1:-1]}; {GET_AGAIN}" for line in lines)) from None

@@ -16,6 +16,7 @@ from transformers import CONFIG_MAPPING
 
 from edgedistill import files
 from edgedistill.errors import UserError, first_line, unknown_name, wants_memory
+from edgedistill.files import Json
 
 ELSEWHERE = "embed with sentence-transformers, and give the file as teacher.embeddings"
 INSTALL = "install what it names, or give a model that opens without"
@@ -88,7 +89,7 @@ class Module(NamedTuple):
     name: str
     kind: str
     folder: Path
-    config: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never written to)
+    config: Json = {}  # noqa: RUF012 (a NamedTuple's default, never written to)
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,10 @@ class ModelFolder:
 
     folder: Path
     transformer: Path
-    config: dict[str, Any]
-    options: dict[str, Any]
+    config: Json
+    options: Json
     chain: list[Module]
-    settings: dict[str, Any]
+    settings: Json
     unread: list[str]
 
     @property
@@ -242,7 +243,8 @@ def check_architecture(opened: ModelFolder, trust_remote_code: bool) -> None:
     kind = str(opened.config.get("model_type"))
     if trust_remote_code or kind in CONFIG_MAPPING:
         return
-    fact, way_out = f"transformers {transformers.__version__} does not know its architecture", ELSEWHERE
+    fact = f"transformers {transformers.__version__} does not know its architecture"
+    way_out = ELSEWHERE
     if "auto_map" in opened.config:
         fact = "its architecture needs the Python code that comes with it (auto_map)"
         way_out = "read that code, and allow it with --trust-remote-code"
@@ -272,10 +274,12 @@ def _modules(folder: Path) -> list[Module]:
         isinstance(entry, dict) and entry.keys() >= {"type", "path"} for entry in entries
     ):
         raise UserError(f"{place}: not a list of modules, each with `type` and `path`; {DOWNLOAD}")
-    modules = list[Module]()
+    modules = []
     for number, entry in enumerate(entries):
-        library, path = str(entry["type"]), str(entry["path"])
-        kind, fact = library.rsplit(".", 1)[-1], ""
+        library = str(entry["type"])
+        path = str(entry["path"])
+        kind = library.rsplit(".", 1)[-1]
+        fact = ""
         if files.leaves_folder(path):
             fact = f"has a path outside the model's folder ({path!r})"
         elif not library.startswith("sentence_transformers."):
@@ -296,7 +300,7 @@ def _modules(folder: Path) -> list[Module]:
     return modules[:1] + [module._replace(config=_module_settings(module)) for module in modules[1:]]
 
 
-def _module_settings(module: Module) -> dict[str, Any]:
+def _module_settings(module: Module) -> Json:
     place = module.folder / "config.json"
     if not place.exists() and module.kind in ("Pooling", "Dense"):
         raise UserError(f"{place}: not there, and modules.json names it; {DOWNLOAD}")
@@ -311,12 +315,12 @@ def _pooling(name: str, module: Module) -> str:
     return POOLING_NAMES[name]
 
 
-def _object(place: Path) -> dict[str, Any]:
+def _object(place: Path) -> Json:
     """A file of settings, {} where there is none."""
     return files.read_json_object(place, DOWNLOAD) if place.exists() else {}
 
 
-def _unread(name: str, config: dict[str, Any], output: str = "sentence_embedding") -> list[str]:
+def _unread(name: str, config: Json, output: str = "sentence_embedding") -> list[str]:
     """The settings in a file that are not read here and may change embeddings. output: of its module."""
     expected = {**EXPECTED, "module_output_name": (output,)}
     return [
@@ -326,12 +330,14 @@ def _unread(name: str, config: dict[str, Any], output: str = "sentence_embedding
     ]
 
 
-def _settings(folder: Path, transformer: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _settings(folder: Path, transformer: Path) -> tuple[Json, Json]:
     """The settings of the Transformer module and of the whole model, those that are read checked."""
     options = next(filter(None, (_object(transformer / name) for name in TRANSFORMER_FILES)), {})
     place = folder / MODEL_SETTINGS_FILE
-    settings, facts = _object(place), list[str]()
-    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    settings = _object(place)
+    facts = []
+    prompts = settings.get("prompts") or {}
+    default = settings.get("default_prompt_name")
     for key, value in {**options, **settings}.items():
         if key in COUNTS and value is not None and (type(value) is not int or value < 1):
             facts.append(f"{key}: {json.dumps(value)[:200]} is no number of them")
@@ -344,7 +350,7 @@ def _settings(folder: Path, transformer: Path) -> tuple[dict[str, Any], dict[str
     return options, settings
 
 
-def _config(transformer: Path) -> dict[str, Any]:
+def _config(transformer: Path) -> Json:
     """config.json with its architecture's defaults. Raises UserError for one that would not embed as it
     says."""
     place = transformer / "config.json"

@@ -25,7 +25,8 @@ def shape(spec: recipe.Bert, source: Any) -> dict[str, int]:
     Raises UserError for a width that is not smaller or not a multiple of that size, for another number of
     heads, and for more neurons than the source has.
     """
-    width, wide = int(spec.width or 0), int(source.hidden_size)
+    width = int(spec.width or 0)
+    wide = int(source.hidden_size)
     if width >= wide:
         raise UserError(
             f"student.width: {width} from weights that are {wide} wide; give less, or leave it out to keep "
@@ -76,7 +77,9 @@ def initialize(
     projected. Then gain and bias of the narrow LayerNorm are fitted to the source's output. The heads with
     the largest output are kept; neurons are kept by E[a²]·‖their output‖².
     """
-    ids, mask, model = sample[0], sample[1].bool(), source.model
+    ids = sample[0]
+    mask = sample[1].bool()
+    model = source.model
     wide = [model.encoder.layer[number] for number in layers]
     summed = _summed(model, source.pad, token_embeddings, ids)
     embedded, *steps = _hidden_states(model, wide, summed, scores_mask(source.relative, mask))
@@ -86,8 +89,10 @@ def initialize(
     table = student.model.embeddings.word_embeddings
     embedding_tables.initialize(table, token_embeddings @ normed_space, token_weights)
     copy_tables(student, source, normed_space)
-    norm, summed = student.model.embeddings.LayerNorm, _summed(student.model, student.pad, None, ids)
-    state, before = _fit_norm(norm, summed, embedded @ space, mask), embedded
+    norm = student.model.embeddings.LayerNorm
+    summed = _summed(student.model, student.pad, None, ids)
+    state = _fit_norm(norm, summed, embedded @ space, mask)
+    before = embedded
     contexts = [context[mask] for context, *_ in steps]
     count = student.model.config.num_attention_heads
     kept = _heads([layer.attention for layer in wide], space, contexts, count, source.relative is not None)
@@ -145,8 +150,9 @@ def _before_norm(gain: Tensor) -> Tensor:
 def _summed(model: BertModel, pad: int | None, token_embeddings: Tensor | None, ids: Tensor) -> Tensor:
     """Token, position and segment embeddings of right-padded texts, summed: (B, T) -> (B, T, H). `pad`
     is that of `EncoderLayers`."""
-    tables, first = model.embeddings, first_position(pad)
-    tokens: Any = tables.word_embeddings(ids) if token_embeddings is None else token_embeddings[ids]
+    tables = model.embeddings
+    first = first_position(pad)
+    tokens = tables.word_embeddings(ids) if token_embeddings is None else token_embeddings[ids]
     return (
         tokens
         + tables.position_embeddings.weight[first : first + ids.shape[1]]
@@ -158,7 +164,7 @@ def _hidden_states(source: BertModel, layers: list[Any], summed: Tensor, scores:
     """The source's states (B, T, H): after the embeddings; then, per chosen layer, (attention context, after
     attention, after layer). `scores` is its `scores_mask`."""
     state = source.embeddings.LayerNorm(summed)
-    steps: list[Any] = [state]
+    steps = [state]
     for layer in layers:
         context = _context(layer.attention.self, state, scores)
         between = layer.attention.output.LayerNorm(state + layer.attention.output.dense(context))
@@ -206,8 +212,10 @@ def _fit_norm(norm: nn.LayerNorm, summed: Tensor, target: Tensor, mask: Tensor) 
     """Fit a LayerNorm's gain and bias, dimension by dimension, to a target output (B, T, w); returns its
     output."""
     unit = layer_norm(summed, summed.shape[-1:], eps=norm.eps)
-    x, y = unit[mask], target[mask]
-    x_mean, y_mean = x.mean(0), y.mean(0)
+    x = unit[mask]
+    y = target[mask]
+    x_mean = x.mean(0)
+    y_mean = y.mean(0)
     centred = x - x_mean
     covariance = (centred * (y - y_mean)).mean(0)
     variance = centred.square().mean(0).clamp(min=1e-12)
@@ -260,7 +268,8 @@ def _fit_block(
     """
     state, before, after = states
     normed_space = _before_norm(theirs.LayerNorm.weight) @ fit.space
-    residual, added = before @ normed_space, theirs.dense(features[1]) @ normed_space
+    residual = before @ normed_space
+    added = theirs.dense(features[1]) @ normed_space
     summed = _fit_output(mine.dense, features[0], state, residual, added, fit.mask)
     return _fit_norm(mine.LayerNorm, summed, after @ fit.space, fit.mask)
 
@@ -287,7 +296,8 @@ def _set_feed_forward(layer: Any, theirs: Any, fit: _Fit, states: tuple[Tensor, 
     """Set a feed-forward block from a wide one; returns the narrow state after it. `states` are the narrow
     state before it, the wide one before it and the wide one after it."""
     state, before, _ = states
-    active, wide = theirs.intermediate(before), theirs.intermediate.dense
+    active = theirs.intermediate(before)
+    wide = theirs.intermediate.dense
     power = active[fit.mask].var(0) * (theirs.output.dense.weight.T @ fit.space).square().sum(1)
     kept = _largest(power, layer.intermediate.dense.out_features)
     _fold(layer.intermediate.dense, wide.weight[kept], wide.bias[kept], fit.space, before[fit.mask].mean(0))

@@ -62,7 +62,8 @@ def mean_nodes(writer: GraphWriter, tokens: str, pooling: str) -> str:
 
     w is the mask; for `weighted_mean` the mask times 1, 2, 3 …; `mean_sqrt_len` divides by √Σw.
     """
-    weights, axis = writer.add("Cast", "attention_mask", to=TensorProto.FLOAT), writer.constant([1], "axis")
+    weights = writer.add("Cast", "attention_mask", to=TensorProto.FLOAT)
+    axis = writer.constant([1], "axis")
     if pooling == "weighted_mean":
         weights = writer.add(
             "Mul", weights, writer.add("CumSum", weights, writer.constant(np.int64(1), "axis"))
@@ -77,7 +78,8 @@ def mean_nodes(writer: GraphWriter, tokens: str, pooling: str) -> str:
 def _last(writer: GraphWriter, tokens: str) -> str:
     """The last token that is not padding, whether texts are padded left or right."""
     length = writer.add("Squeeze", writer.add("Shape", "attention_mask", start=1, end=2))
-    zero, one = writer.constant(np.int64(0), "zero"), writer.constant(np.int64(1), "one")
+    zero = writer.constant(np.int64(0), "zero")
+    one = writer.constant(np.int64(1), "one")
     positions = writer.add("Mul", "attention_mask", writer.add("Range", zero, length, one))
     last = writer.add("ReduceMax", positions, writer.constant([1], "axis"), keepdims=1)
     return writer.add("GatherND", tokens, last, batch_dims=1)

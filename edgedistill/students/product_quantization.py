@@ -31,7 +31,9 @@ class ProductQuantizedEmbedding(nn.Module):
 
     def __init__(self, vocabulary_size: int, width: int, blocks: int, centroids: int = CENTROIDS) -> None:
         super().__init__()
-        self.num_embeddings, self.embedding_dim, self.centroids = vocabulary_size, width, centroids
+        self.num_embeddings = vocabulary_size
+        self.embedding_dim = width
+        self.centroids = centroids
         self.register_buffer(
             "codes",
             torch.randint(

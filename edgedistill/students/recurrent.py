@@ -12,6 +12,7 @@ from transformers.models.bert.modeling_bert import BertEncoder
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.students import bert, bert_layers, embedding_tables, head
 from edgedistill.students.bert_layers import EncoderLayers, first_position
 from edgedistill.students.kind import Kind, Start, build_to_train
@@ -34,7 +35,7 @@ class RepeatedEncoder(BertEncoder):
         self.times = times
 
     def forward(self, hidden_states: Tensor, *rest: Any, **options: Any) -> Any:
-        output: Any = None
+        output = None
         for _ in range(self.times):
             output = super().forward(hidden_states, *rest, **options)
             hidden_states = output[0]
@@ -47,7 +48,9 @@ class RecurrentStudent(bert.BertStudent):
     def __init__(self, plain: bert.BertStudent, times: int) -> None:
         super().__init__(plain.model, plain.pooling, plain.head, plain.tanh)
         self.model.encoder = RepeatedEncoder(self.model.config, times)
-        self.pad, self.relative, self.lexical_channel = plain.pad, plain.relative, plain.lexical_channel
+        self.pad = plain.pad
+        self.relative = plain.relative
+        self.lexical_channel = plain.lexical_channel
 
     def counts(self) -> dict[str, int]:
         """Counted as a BERT's, each weight once however often it is applied. `words` counts the token
@@ -67,7 +70,7 @@ class RecurrentShape(bert.BertShape):
 
 def shape(
     spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: EncoderLayers
-) -> dict[str, Any]:
+) -> Json:
     """Everything needed to build the module again, as data: M is `num_hidden_layers`, R is `repeats`, B is
     `bottleneck`.
 
@@ -75,7 +78,8 @@ def shape(
     block that does not divide its depth, and where no positions are left behind the padding id.
     """
     config_of_source = source.model.config
-    layers, rows = len(source_layers(spec, config_of_source)), config_of_source.max_position_embeddings
+    layers = len(source_layers(spec, config_of_source))
+    rows = config_of_source.max_position_embeddings
     counted_from = spec.position_ids
     if counted_from == "source":
         counted_from = "zero" if source.pad is None else "pad"
@@ -96,7 +100,7 @@ def shape(
         attention_probs_dropout_prob=spec.dropout,
     )
     config.pad_token_id = pad
-    positions: dict[str, Any] = {"position_ids": counted_from, "pad": pad}
+    positions = {"position_ids": counted_from, "pad": pad}
     positions |= {} if source.relative is None else {"relative_positions": True}
     times = spec.repeats or source.repeats * config_of_source.num_hidden_layers // layers
     return {**bert.layers_shape(spec, config, positions, most, teacher_dims), "repeats": times}
@@ -121,7 +125,7 @@ def source_layers(spec: recipe.Recurrent, source: PretrainedConfig) -> list[int]
     return layers
 
 
-def build(shape: dict[str, Any]) -> RecurrentStudent:
+def build(shape: Json) -> RecurrentStudent:
     """The module, with weights drawn from torch's generator."""
     return RecurrentStudent(bert.build(shape), shape["repeats"])
 
@@ -148,7 +152,7 @@ def initialize(
             part.reset_parameters()
 
 
-def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dict[str, Any]]:
+def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, Json]:
     """The recipe's student with its initial weights, and its shape."""
     source: Any = start.layers  # a recurrent student always has one
     student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source)

@@ -72,7 +72,7 @@ class PretrainedEncoder(nn.Module):
         linear = nn.Linear(*affine.weight.shape)
         linear.weight.data = torch.from_numpy(affine.weight.T).float().contiguous()
         linear.bias.data = torch.from_numpy(affine.bias).float()
-        blocks: Any = self.dense
+        blocks = self.dense
         layers = [nn.Sequential(layer, nn.Identity()) for layer in (UnitLength(), linear)]
         return PretrainedEncoder(self.model, self.poolings, [*blocks, *layers]).eval()
 
@@ -104,7 +104,8 @@ class PretrainedEncoder(nn.Module):
     def counts(self) -> dict[str, int]:
         """Parameters: all embedding tables; the dense layers as the head; the rest is the encoder."""
         model: Any = self.model
-        name, fact = type(model).__name__, "an architecture without one embedding table"
+        name = type(model).__name__
+        fact = "an architecture without one embedding table"
         with opening(name, fact, model_folder.ELSEWHERE):
             embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
         return head.counts(self, head.count(embeddings), self.dense)
@@ -126,7 +127,8 @@ def read(opened: ModelFolder, pooling: str | None, trust_remote_code: bool = Fal
     model_folder.check_pooling(opened, pooling, str(folder), "teacher.pooling")
     poolings = opened.poolings if pooling is None else [pooling]
     model = load_model(opened, "cls_pooler" in poolings, trust_remote_code)
-    dense, width = list[nn.Sequential](), int(model.config.hidden_size) * len(poolings)
+    dense = []
+    width = int(model.config.hidden_size) * len(poolings)
     for module in opened.chain:
         if module.kind == "Dense":
             dense.append(_dense(module, width))
@@ -141,7 +143,7 @@ def load_model(opened: ModelFolder, pooler: bool, trust_remote_code: bool = Fals
     weights are incomplete: transformers would draw the rest at random."""
     model_folder.check_architecture(opened, trust_remote_code)
     trusted = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
-    options: dict[str, Any] = {"dtype": torch.float32, **trusted}
+    options = {"dtype": torch.float32, **trusted}
     if not pooler and opened.config.get("model_type") in WITH_POOLER:
         options["add_pooling_layer"] = False
     attention = {opened.config.get(key) for key in ("attn_implementation", "_attn_implementation")}
@@ -165,7 +167,8 @@ def load_model(opened: ModelFolder, pooler: bool, trust_remote_code: bool = Fals
 def quiet() -> Iterator[None]:
     """Silence transformers' progress bars and reports, such as the one about a pooler that is left out on
     purpose."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
@@ -178,7 +181,8 @@ def quiet() -> Iterator[None]:
 
 def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
     """A Dense module for embeddings of `width` dimensions."""
-    config, folder = module.config, module.folder
+    config = module.config
+    folder = module.folder
     # sentence-transformers' own default
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     if activation not in ACTIVATIONS:

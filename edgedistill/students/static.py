@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto
 from torch import Tensor, nn
 
 from edgedistill import recipe
+from edgedistill.files import Json
 from edgedistill.students import embedding_tables
 from edgedistill.students import head as heads
 from edgedistill.students.embedding_tables import lookup
@@ -35,7 +36,9 @@ class StaticStudent(Headed):
         super().__init__()
         self.embedding = embedding
         self.weights = nn.Parameter(torch.ones(embedding.num_embeddings))
-        self.head, self.tanh, self.pooled_dims = head, tanh, embedding.embedding_dim
+        self.head = head
+        self.tanh = tanh
+        self.pooled_dims = embedding.embedding_dim
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
@@ -56,7 +59,9 @@ class StaticStudent(Headed):
         Without a head, masked tokens become the padding token, whose row is zero, and the rows are summed: at
         unit length the sum equals the mean. A head needs the mean itself.
         """
-        writer, ids, table = GraphWriter(self), "input_ids", self.embedding
+        writer = GraphWriter(self)
+        ids = "input_ids"
+        table = self.embedding
         if isinstance(table, ProductQuantizedEmbedding):
             weights = writer.of_tokens(self.weights)
             pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, table, ids), weights), "mean")
@@ -82,9 +87,10 @@ class StaticShape(TableShape):
     kind: Literal["static"]
 
 
-def build(shape: dict[str, Any]) -> StaticStudent:
+def build(shape: Json) -> StaticStudent:
     """The module, with weights drawn from torch's generator and token weights of 1."""
-    count, width = shape["vocabulary_size"], shape["width"]
+    count = shape["vocabulary_size"]
+    width = shape["width"]
     embedding = embedding_tables.build(shape, count, width, shape["pad"])
     student = StaticStudent(embedding, heads.build(shape, width), shape["tanh"])
     return heads.with_lexical_channel(student, shape, count)
@@ -100,7 +106,9 @@ def initialize(
     all tokens, as SIF removes what all texts have in common. `token_weights` (V,) weight each token in the
     PCA.
     """
-    table, head, width = student.embedding, student.head, student.pooled_dims
+    table = student.embedding
+    head = student.head
+    width = student.pooled_dims
     embedding_tables.initialize(table, token_embeddings, token_weights)
     with torch.no_grad():
         if isinstance(table, nn.Embedding):
@@ -122,10 +130,10 @@ def set_sif_weights(student: StaticStudent, counts: Tensor) -> None:
         student.weights.copy_(SIF / (SIF + share))
 
 
-def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, dict[str, Any]]:
+def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, Json]:
     """The recipe's student with its initial weights, and its shape."""
     student_shape = table_shape(spec, start.vocabulary_size, start.pad_id, start.dims)
-    student: StaticStudent = build_to_train(build, student_shape, start.shape_only)
+    student = build_to_train(build, student_shape, start.shape_only)
     if start.embeddings is not None:
         initialize(student, start.embeddings, spec.embeddings.of == "outputs", start.token_weights)
     return student, student_shape

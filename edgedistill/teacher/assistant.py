@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from edgedistill import files, recipe, run
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.resolve import MODEL_FILES, is_run
 from edgedistill.runtime import prompts
 from edgedistill.runtime.prompts import OF_ROLES, Prompts
@@ -33,18 +34,19 @@ class RunTeacher(TeacherEncoder):
                 f"{self.spec.model}: a run has its own pooling and no named prompts; leave `pooling` and "
                 "`prompt_name` out"
             )
-        self.folder, self.run = opened.folder, opened
+        self.folder = opened.folder
+        self.run = opened
         self.hashes = self.file_hashes()
         self.tokenizer = opened.tokenizer()
         self.module = opened.student()
         self.prompts = _prompts(self.spec, opened.prompts)
         self.max_tokens = min(self.spec.max_tokens, opened.max_tokens)
 
-    def file_hashes(self) -> dict[str, Any]:
+    def file_hashes(self) -> Json:
         """The hashes of weights, shape and tokenizer."""
         return {"run": run_hashes(self.run)}
 
-    def model_identity(self) -> dict[str, Any]:
+    def model_identity(self) -> Json:
         """What determines the embeddings but for the arithmetic: the run's files, prompt and max tokens."""
         return {**self.hashes, "prompt": self.prompt, "max_tokens": self.max_tokens}
 
@@ -60,7 +62,8 @@ class MeanEmbeddingLayer(nn.Module):
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
-        self.inner, self.poolings = inner, ["mean"]
+        self.inner = inner
+        self.poolings = ["mean"]
         self.dims = int(inner.model.config.hidden_size)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -81,7 +84,9 @@ def embedding_layer(teacher: TeacherEncoder) -> TeacherEncoder:
             f"assistant: {teacher.spec.name} has no BERT-like embedding layer; leave `layer: embeddings` out"
         )
     layer = copy.copy(teacher)
-    layer.module, layer.dtype, layer.layer = MeanEmbeddingLayer(inner).eval(), torch.float32, "embeddings"
+    layer.module = MeanEmbeddingLayer(inner).eval()
+    layer.dtype = torch.float32
+    layer.layer = "embeddings"
     layer._opened = []
     return layer
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from edgedistill import recipe
 from edgedistill.data import readers
+from edgedistill.files import Json
 from edgedistill.session import Session
 from edgedistill.teacher import assistant
 from edgedistill.teacher.embedding_cache import check_float16, text_hashes
@@ -48,13 +49,16 @@ class Embedder:
         session: Session = assistant.ANY_DEVICE,
     ) -> None:
         spec = recipe_of if isinstance(recipe_of, recipe.Recipe) else recipe.read(str(recipe_of))
-        self.teacher, self.column, self.role, self.session = spec.teacher, column, role, session
+        self.teacher = spec.teacher
+        self.column = column
+        self.role = role
+        self.session = session
         self._opened: Any = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         return {**self.__dict__, "_opened": None}
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, batch: Mapping[str, Any]) -> Json:
         """The batch's columns with `hash` and `embedding`."""
         if self._opened is None:
             self._opened = open_teacher(self.teacher, self.session).in_role(self.role)

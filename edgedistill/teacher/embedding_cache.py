@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy import ndarray
@@ -24,11 +24,14 @@ from edgedistill import files
 from edgedistill.data.cached_folder import RECORD, intact, mapped, written
 from edgedistill.data.corpus import Corpus, CorpusPass
 from edgedistill.errors import UserError, quote, require
+from edgedistill.files import Json
 from edgedistill.runtime.similarity import not_finite
 from edgedistill.session import QUIET, Session, silent
 
 FORMAT = 2  # part of every key: raise it when the cached files change
-HASHES, EMBEDDINGS = "hashes.npy", "embeddings.npy"  # the files of a shard, (n,) uint64 and (n, d) float16
+# the files of a shard
+HASHES = "hashes.npy"  # (n,) uint64
+EMBEDDINGS = "embeddings.npy"  # (n, d) float16
 PART = 1_024  # texts of a shard: the window that is sorted by length
 MOST_FLOAT16 = float(np.finfo(np.float16).max)
 # of embedding, after which the texts done so far are kept; a killed process loses little more
@@ -43,7 +46,7 @@ class Embeds(Protocol):
     @property
     def dims(self) -> int: ...
 
-    def identity(self) -> dict[str, Any]: ...
+    def identity(self) -> Json: ...
 
     def prepare(self, session: Session) -> None: ...
 
@@ -101,7 +104,8 @@ class TeacherPass(CorpusPass):
         key = files.cache_key(format=FORMAT, unit=unit, **teacher.identity())
         folder = session.cache / "teachers" / key / corpus.fingerprint[:24]
         super().__init__(name, corpus, session, folder)
-        self.teacher, self.unit = teacher, unit
+        self.teacher = teacher
+        self.unit = unit
         self.embedded = 0  # texts
         self.parts = self.folder.with_suffix(".parts")
 
@@ -134,11 +138,13 @@ class TeacherPass(CorpusPass):
     def computed(self, number: int) -> Callable[[Path], None]:
         """Embed the texts of a shard, but for those that the pool has."""
         texts = self.texts(number)
-        hashes, embeddings = text_hashes(texts), np.empty((len(texts), self.teacher.dims), np.float16)
+        hashes = text_hashes(texts)
+        embeddings = np.empty((len(texts), self.teacher.dims), np.float16)
         new = np.flatnonzero(~self.pool.fill(hashes, embeddings))
         if len(new):
             self.teacher.prepare(self.session)
-        since, kept = time.perf_counter(), 0
+        since = time.perf_counter()
+        kept = 0
         for start in range(0, len(new), PART):
             end = start + PART
             rows = new[start:end]
@@ -150,7 +156,8 @@ class TeacherPass(CorpusPass):
                 part = new[kept:end]
                 place = self.parts / f"{number:05d}.{part[0]:05d}"
                 written(place, partial(_write, hashes[part], embeddings[part]), uploaded=False)
-                kept, since = end, time.perf_counter()
+                kept = end
+                since = time.perf_counter()
         self.embedded += len(new)
         return partial(_write, hashes, embeddings)
 
@@ -223,7 +230,8 @@ class Pool:
     """The embeddings of shards, by the hashes of their texts. `reused` counts those that were copied."""
 
     def __init__(self, shards: Iterable[Path]) -> None:
-        self.reused, self._shards = 0, list(shards)
+        self.reused = 0
+        self._shards = list(shards)
         hashes = [np.load(shard / HASHES) for shard in self._shards]
         self._starts = np.cumsum([0, *map(len, hashes)])
         self.index = HashIndex(np.concatenate([np.empty(0, np.uint64), *hashes]))

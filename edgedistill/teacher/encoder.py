@@ -18,6 +18,7 @@ from onnxruntime import InferenceSession
 from edgedistill import files, machine, quantization, recipe
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.errors import CheckFailed, UserError
+from edgedistill.files import Json
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization.sample_texts import Reader, agreement, embeddings, samples
 from edgedistill.resolve import MODEL_FILES, teacher_files
@@ -55,7 +56,8 @@ class TeacherEncoder:
     def __init__(
         self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False
     ) -> None:
-        self.spec, self.place = spec, place
+        self.spec = spec
+        self.place = place
         self.dtype = resolve_dtype(spec.dtype, device)
         self._opened = list[Forward]()  # one graph, for all roles
         self.module: Any
@@ -127,11 +129,11 @@ class TeacherEncoder:
                 f"sentence-transformers; {model_folder.ELSEWHERE}"
             )
 
-    def file_hashes(self) -> dict[str, Any]:
+    def file_hashes(self) -> Json:
         """The hashes of the files that the model is read from, as they are now."""
         return {"model": files.sha256_folder(self.folder, MODEL_FILES)}
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Json:
         """Everything that determines the embeddings: `model_identity`, dtype, and in int8 what decides the
         graph.
 
@@ -150,7 +152,7 @@ class TeacherEncoder:
             in_int8 = {"format": INT8_FORMAT, "onnxruntime": version, "samples": texts}
         return {**self.model_identity(), "layer": self.layer, "dtype": str(self.dtype), "int8": in_int8}
 
-    def model_identity(self) -> dict[str, Any]:
+    def model_identity(self) -> Json:
         """What determines the embeddings but for the arithmetic: the hash of the model's files, pooling,
         prompt and max tokens."""
         return {
@@ -233,7 +235,9 @@ class TeacherEncoder:
 
     def _write_int8(self, file: Path, session: Session) -> None:
         """Write the int8 graph after the comparison with torch."""
-        reader, name, required = self.reader, self.spec.name, PRECISIONS["int8"].single_cosine
+        reader = self.reader
+        name = self.spec.name
+        required = PRECISIONS["int8"].single_cosine
         try:
             model = graph.build_checked(self.module, self.max_tokens, len(self.tokenizer))
         except CheckFailed as error:
@@ -269,7 +273,7 @@ def _graph_forward(opened: InferenceSession, rows: str) -> Forward:
     return lambda ids, mask: opened.run([rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
 
 
-def teacher_shape(spec: recipe.Student, teacher: TeacherEncoder) -> dict[str, Any]:
+def teacher_shape(spec: recipe.Student, teacher: TeacherEncoder) -> Json:
     """The student.json of a student that is the teacher. Its max input tokens never exceed what the model's
     files allow."""
     most = min(spec.max_tokens or teacher.limit, teacher.limit)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -18,6 +17,7 @@ from edgedistill.data import readers
 from edgedistill.data.file_patterns import expanded, in_data
 from edgedistill.data.input_file import damage_as_user_error
 from edgedistill.errors import CheckFailed, UserError, first_line, quote, unknown_name
+from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher.assistant import open_assistant
@@ -40,7 +40,8 @@ class PrecomputedEmbeddings:
     """
 
     def __init__(self, spec: recipe.Teacher, data: Path | None) -> None:
-        self.spec, self.session = spec, QUIET
+        self.spec = spec
+        self.session = QUIET
         self.paths = _existing(str(spec.embeddings), data, "teacher.embeddings")
         self.path = self.texts = self.paths[0]
         suffixes = {path.suffix.lower() for path in self.paths}
@@ -67,7 +68,7 @@ class PrecomputedEmbeddings:
         """Itself: embeddings are read as they are, with whatever prompts they were computed."""
         return self
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Json:
         """Everything that determines the embeddings: the hashes of the files, and the columns that are
         read."""
         return {"precomputed": self._hashes, "columns": [self.spec.text_column, self.spec.embedding_column]}
@@ -212,7 +213,7 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[ndarray]:
 def _hashes(path: Path, column: str) -> ndarray:
     """The hashes (n,) of a file's texts: computed, or read where the column of a .parquet has them."""
     if path.suffix.lower() == ".parquet":
-        hashes = list[ndarray]()
+        hashes = []
         for batch in readers.parquet_batches(path, [column], "teacher.text_column", BLOCK):
             if str(batch.column(0).type) not in ("uint64", "int64"):
                 break

@@ -120,7 +120,8 @@ def ridge(embeddings: ndarray, student: ndarray, regularization: float) -> Affin
 
     embeddings T (n, e), student S (n, d). Returns the map (e, d).
     """
-    mean, student_mean = embeddings.mean(0), student.mean(0)
+    mean = embeddings.mean(0)
+    student_mean = student.mean(0)
     centred = embeddings - mean
     gram = centred.T @ centred + regularization * np.eye(len(mean))
     weight = scipy.linalg.solve(gram, centred.T @ (student - student_mean), assume_a="pos")
@@ -151,7 +152,8 @@ def signed_permutation(targets: ndarray, student: ndarray) -> ndarray:
     This is the "reordering" of Malashenko's paper, read as the permutations among the rotations. The
     assignment is exact (Hungarian method).
     """
-    left, right = targets - targets.mean(0), student - student.mean(0)
+    left = targets - targets.mean(0)
+    right = student - student.mean(0)
     scale = np.linalg.norm(left, axis=0)[:, None] * np.linalg.norm(right, axis=0)[None]
     correlations = left.T @ right / scale.clip(min=1e-300)
     target_dims, student_dims = linear_sum_assignment(np.abs(correlations), maximize=True)
@@ -161,7 +163,8 @@ def signed_permutation(targets: ndarray, student: ndarray) -> ndarray:
 
 
 def _pca(reduction: recipe.Pca, embeddings: ndarray, student: ndarray) -> Affine:
-    rank, exponent = reduction.rank, reduction.variance_exponent
+    rank = reduction.rank
+    exponent = reduction.variance_exponent
     if rank is None:
         return pca(embeddings, student.shape[1], reduction.centre, exponent)
     narrow = pca(embeddings, rank, reduction.centre, exponent / 2)  # a reconstruction applies it twice
@@ -211,8 +214,11 @@ def fit(spec: recipe.Targets, embeddings: ndarray, student: ndarray) -> Affine:
 def check(spec: recipe.Targets, teacher_dims: int, training_texts: int) -> None:
     """Raise UserError where the map cannot have its `dims`, or cannot be fitted on so many training texts.
     Nothing is embedded."""
-    dims, reduction, texts = spec.dims, spec.reduce, min(spec.sample, training_texts)
-    rank, problems = getattr(reduction, "rank", None), list[str]()
+    dims = spec.dims
+    reduction = spec.reduce
+    texts = min(spec.sample, training_texts)
+    rank = getattr(reduction, "rank", None)
+    problems = []
     if reduction.keeps_dims and dims != teacher_dims:
         problems.append(
             f"targets.dims: {dims}, and without `reduce` the teacher's embeddings keep {teacher_dims} "

@@ -55,7 +55,7 @@ def load_tokenizer(opened: ModelFolder, trust_remote_code: bool = False) -> PreT
         )
     options = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
     with opening(folder, "its tokenizer cannot be read", "it must come with the model: download it again"):
-        loaded: Any = AutoTokenizer.from_pretrained(opened.transformer, use_fast=True, **options)
+        loaded = AutoTokenizer.from_pretrained(opened.transformer, use_fast=True, **options)
     if not loaded.is_fast:
         raise UserError(f"{folder}: only a slow Python tokenizer; save a tokenizer.json next to the model")
     _check(loaded, opened)
@@ -69,7 +69,7 @@ def _lowered(tokenizer: Any) -> Any:
     saved one is opened again.
     """
     backend = tokenizer.backend_tokenizer
-    normalizer: Any = backend.normalizer
+    normalizer = backend.normalizer
     steps = [normalizer] * (normalizer is not None)
     if isinstance(normalizer, normalizers.Sequence):
         steps = list(iter(normalizer))
@@ -84,14 +84,17 @@ def _lowered(tokenizer: Any) -> Any:
 def _check(loaded: Any, opened: ModelFolder) -> None:
     """Raise UserError for a tokenizer that gives ids or types that the model, or a reader of tokenizer.json,
     does not have."""
-    folder, backend = opened.transformer, loaded.backend_tokenizer
-    rows, largest = opened.config.get("vocab_size"), max(loaded.get_vocab().values(), default=0)
+    folder = opened.transformer
+    backend = loaded.backend_tokenizer
+    rows = opened.config.get("vocab_size")
+    largest = max(loaded.get_vocab().values(), default=0)
     if rows is not None and largest >= rows:
         raise UserError(
             f"{opened.folder}: the tokenizer has token ids up to {largest:,}, the model's embedding table "
             f"{rows:,} rows; use the tokenizer that belongs to the model"
         )
-    fact, way_out = "its tokenizer has no token for unknown characters", "correct the unknown token in it"
+    fact = "its tokenizer has no token for unknown characters"
+    way_out = "correct the unknown token in it"
     with opening(folder / "tokenizer.json", fact, way_out):
         backend.encode(RARE)
     unsupported = {
@@ -117,7 +120,7 @@ def from_the_start(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a tokenizer without the padding and truncation that the last encoding has set."""
-    backend: Any = tokenizer.backend_tokenizer
+    backend = tokenizer.backend_tokenizer
     backend.no_padding()
     backend.no_truncation()
     tokenizer.save_pretrained(folder)
@@ -125,7 +128,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 def encode_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> list[np.ndarray]:
     """Token ids of each text, special tokens included, truncated at max_tokens; (n_i,) int32 each."""
-    backend: Any = tokenizer.backend_tokenizer
+    backend = tokenizer.backend_tokenizer
     backend.no_padding()
     backend.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
     return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(texts)]
@@ -138,7 +141,8 @@ def prompts_of(spec: recipe.Teacher, opened: ModelFolder) -> Prompts:
     has; where it has none of them, the one before texts. Raises UserError for a name that the model does not
     have, and for a model that does not pool a prompt's tokens.
     """
-    named, prompt = opened.prompts, spec.prompt or opened.default_prompt
+    named = opened.prompts
+    prompt = spec.prompt or opened.default_prompt
     if spec.prompt_name is not None:
         if spec.prompt_name not in named:
             raise UserError(f"teacher.prompt_name: {unknown_name('prompt', spec.prompt_name, named)}")
@@ -161,7 +165,8 @@ def max_input_tokens(opened: ModelFolder, tokenizer: PreTrainedTokenizerBase) ->
 
     Neither can be above the positions that the model has.
     """
-    limit, config = opened.max_tokens or int(tokenizer.model_max_length), opened.config
+    limit = opened.max_tokens or int(tokenizer.model_max_length)
+    config = opened.config
     positions = config.get("max_position_embeddings")
     if positions is None or positions < 0:  # XLNet's -1: no limit
         return limit

@@ -18,6 +18,7 @@ from edgedistill import files, recipe, resolve
 from edgedistill.data.cached_folder import cached_folder, mapped
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.runtime.similarity import not_finite
 from edgedistill.session import Session, progress_bar
 from edgedistill.teacher.targets import EmbeddingRows
@@ -32,7 +33,7 @@ class Embedded(NamedTuple):
 
     queries: EmbeddingRows
     documents: EmbeddingRows
-    identity: dict[str, Any]
+    identity: Json
 
     def cosines(self, queries: ndarray, documents: ndarray) -> ndarray:
         """Of numbered queries (B,) and numbered documents (M,): (B, M) float32."""
@@ -54,7 +55,8 @@ class ScoredTuples:
 
     def __post_init__(self) -> None:
         # The known answers of all queries, by query: those of query q are answers[starts[q] : starts[q + 1]].
-        asked, answers = self.index[:, 0], self.index[:, 1]
+        asked = self.index[:, 0]
+        answers = self.index[:, 1]
         order = np.lexsort((answers, asked))
         self._answers = np.asarray(answers[order])
         self._starts = np.searchsorted(asked[order], np.arange(int(asked.max()) + 2))
@@ -143,7 +145,8 @@ class _Draw(NamedTuple):
                 f"{self.place}.count: {self.spec.count} of {len(documents)} documents are to be drawn for "
                 "each query, beside its own; lower it, or add documents"
             )
-        random, negatives = np.random.default_rng(self.seed), list[ndarray]()
+        random = np.random.default_rng(self.seed)
+        negatives = []
         answers = _answers(self.rows)
         with progress_bar(len(self.rows), session.progress, "drawing negatives", "queries") as advance:
             for rows in _chunks(len(self.rows)):
@@ -164,7 +167,8 @@ def stratified(scores: ndarray, spec: recipe.Negatives, random: np.random.Genera
 
     scores (n,): −inf for what may not be drawn; where too little else is left, that is drawn too.
     """
-    finite, parts = np.isfinite(scores), np.arange(spec.count)
+    finite = np.isfinite(scores)
+    parts = np.arange(spec.count)
     ranked = min(spec.ranks, int(finite.sum()))
     best = np.argsort(-scores, kind="stable")[: max(spec.count, ranked)]
     values = np.maximum(scores[best], scores[finite].min(initial=0))
@@ -201,7 +205,8 @@ def _cross_encoder(
 
     def write(new: Path) -> None:
         model = _open_cross_encoder(folder, spec, session, at)
-        queries, documents = tuples.sides[0], tuples.sides[1]
+        queries = tuples.sides[0]
+        documents = tuples.sides[1]
         scores = np.empty((len(index), index.shape[1] - 1), np.float32)
         with progress_bar(len(index), session.progress, "cross-encoder", "queries") as advance:
             for rows in _chunks(len(index)):
@@ -221,7 +226,8 @@ def _open_cross_encoder(folder: Path, spec: recipe.CrossEncoder, session: Sessio
     from sentence_transformers import CrossEncoder
 
     config = files.read_json_object(folder / "config.json", f"set {place}.model to a cross-encoder")
-    architectures, labels = config.get("architectures") or [], config.get("id2label") or {"0": "", "1": ""}
+    architectures = config.get("architectures") or []
+    labels = config.get("id2label") or {"0": "", "1": ""}
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
         fact = f"no classifier head ({architectures})"
     elif len(labels) != 1:

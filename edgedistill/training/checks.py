@@ -39,7 +39,7 @@ def stage_rows(spec: recipe.Recipe, sources: TrainingSources, models: Models) ->
     teachers' dimensions or be fitted on so many texts.
     """
     problems = Problems()
-    rows = list[StageRows]()
+    rows = []
     texts = sources.texts
     with problems.collect():
         if spec.targets is not None:

@@ -357,7 +357,7 @@ def _teacher_logits(
         tokens = batches.of_rows(rows, tokenizer, session)
         with files.new_file(kept) as temporary:
             np.save(temporary, logits(teacher.classifier().to(device), len(teacher.labels), tokens, device))
-    taught: ndarray = np.load(kept)
+    taught = np.load(kept)
     return taught
 
 

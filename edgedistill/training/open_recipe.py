@@ -62,9 +62,9 @@ class Opened(Sources):
         warnings = [] if self.texts is None else _held_out_warnings(self.texts)
         for number, (stage, ahead) in enumerate(zip(self.spec.distilling, self.stages, strict=True)):
             if stage.batch > ahead.training:
-                fact = f"{stage.batch:,} rows, but only {ahead.training:,} to train on"
                 warnings.append(
-                    f"stages[{number}].batch: {fact}, so every batch repeats some; lower it, or add texts"
+                    f"stages[{number}].batch: {stage.batch:,} rows, but only {ahead.training:,} to "
+                    "train on, so every batch repeats some; lower it, or add texts"
                 )
         return warnings
 
@@ -131,7 +131,7 @@ def _sources(spec: recipe.Recipe, session: Session, problems: Problems) -> Sourc
     models = None
     sources = None
     texts = None
-    stages = list[checks.StageRows]()
+    stages = []
     with problems.collect():
         checks.check_device(spec, session.device)
     with problems.collect():

@@ -44,7 +44,7 @@ class Processes:
             embeddings = embed(ids, mask)
             return embeddings if self.number == 0 else embeddings.detach()
         rows = slice(self.number, None, self.count)
-        gathered: Tensor = _Gathered.apply(embed(ids[rows], mask[rows]), rows, len(ids))
+        gathered = _Gathered.apply(embed(ids[rows], mask[rows]), rows, len(ids))
         return gathered
 
     def sum_gradients(self, module: nn.Module, part: nn.Module) -> None:

@@ -136,7 +136,7 @@ def teachers(spec: recipe.Recipe, models: Models) -> list[Json]:
     share in the cosine of the recipe's `targets`; it is None where the model has none, or there are no
     `targets`.
     """
-    entries = dict[str, Json]()
+    entries = {}
     for place, teacher in named_teachers(spec):
         opened = models.assistant if place == "assistant" else models.teacher
         if teacher.name not in entries and opened is not None:

@@ -210,7 +210,7 @@ class StageInProgress:
         targets."""
         self.processes.seed_step(self.seed, self.step)
         with self.run.accelerator.autocast():
-            loss: Tensor = self.module(views, targets, self.step)
+            loss = self.module(views, targets, self.step)
         return loss
 
     def set_learning_rate(self) -> None:
@@ -292,9 +292,9 @@ class StageInProgress:
         self.metrics.write(
             stage=self.spec.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1)
         )
-        at = f"{self.spec.name}: {self._at}"
         self.metrics.log(
-            f"{at}, mean loss {loss:.4f}, {selection.spec.suite} {score:.4f}, {rate:,.0f} texts/s"
+            f"{self.spec.name}: {self._at}, mean loss {loss:.4f}, {selection.spec.suite} {score:.4f}, "
+            f"{rate:,.0f} texts/s"
         )
         self._losses = []
         self._measured = time.perf_counter()

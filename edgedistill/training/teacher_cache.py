@@ -94,7 +94,7 @@ def _opened(spec: recipe.Recipe, session: Session) -> tuple[Session, list[Corpus
     flush_denormals()
     session = replace(session, device=device_of(session.device))
     student = spec.student
-    tokenizing = list[TokenPass]()
+    tokenizing = []
     reads = [field for field in student_tokenizer.OF_THE_CORPUS if getattr(student, field, None) is not None]
     if reads:
         session.log(f"student.{reads[0]}: the tokenizer depends on the whole corpus; train tokenizes it")

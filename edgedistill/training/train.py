@@ -98,7 +98,7 @@ def train(
                 selection = Selection(spec.select, student, session.data, partial)
             # Again: the first session of onnxruntime in a process may have changed it.
             teachers.flush_denormals()
-            ahead: list[StageAhead] = [
+            ahead = [
                 (numbered, batches[numbered.number], selection) for numbered in distillation_stages(spec)
             ]
             fine = None

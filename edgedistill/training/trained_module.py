@@ -112,7 +112,7 @@ def use_plain_attention(student: nn.Module, accelerator: Accelerator) -> None:
 def parts(lengths: ndarray) -> list[int]:
     """The ends of the parts of rows sorted by length (n,): from the longest on, a part goes as far as its
     padding costs no more than a further pass."""
-    ends = list[int]()
+    ends = []
     end = len(lengths)
     while end:
         ends.append(end)
@@ -182,6 +182,6 @@ class Rehearsal:
 
 def words(tokenizer: PreTrainedTokenizerBase) -> ndarray:
     """The words in a vocabulary, (n,) strings in its order."""
-    backend: Any = tokenizer.backend_tokenizer  # transformers' own batch_decode takes 15 times as long
+    backend = tokenizer.backend_tokenizer  # transformers' own batch_decode takes 15 times as long
     listed = map(str.strip, backend.decode_batch([[token] for token in range(len(tokenizer))]))
     return np.array([text for text in listed if text.isalpha()])

@@ -98,7 +98,7 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
     Raises UserError where there is no such file, a line has another width, or no token is found.
     """
     wanted = {without_marker(token): number for number, token in enumerate(tokens_by_id(tokenizer))}
-    vectors: dict[int, ndarray] = {}
+    vectors = {}
     if not path.is_file():
         raise UserError(f"student.embeddings.file: no file {path}; relative paths start from --data")
     with path.open(encoding="utf-8") as lines:
@@ -145,12 +145,14 @@ def from_translations(
     regression towards that start: a token that always occurs next to another no longer takes the other's
     share.
     """
-    rows, index = table.float().numpy(), pairs.index[: pairs.training_count]
+    rows = table.float().numpy()
+    index = pairs.index[: pairs.training_count]
     teacher_counts = token_counts(pairs.sides[0], teacher_tokenizer, len(rows))
     source_counts, target_counts = (
         token_counts(side, tokenizer, len(initial)) for side in (pairs.sides[0], pairs.sides[1])
     )
-    teacher_pairs, target_pairs = teacher_counts[index[:, 0]], target_counts[index[:, 1]]
+    teacher_pairs = teacher_counts[index[:, 0]]
+    target_pairs = target_counts[index[:, 1]]
     start = associated_rows(
         initial.float().numpy(), rows, teacher_pairs, source_counts[index[:, 0]], target_pairs
     )
@@ -184,10 +186,13 @@ def associated_rows(
     depends on length.
     """
     teacher, source, target = (counts.sign() for counts in (teacher, source, target))
-    together, seen, teacher_seen = target.T.tocsr() @ teacher, _pairs_with(target), _pairs_with(teacher)
+    together = target.T.tocsr() @ teacher
+    seen = _pairs_with(target)
+    teacher_seen = _pairs_with(teacher)
     share = seen / np.maximum(seen + _pairs_with(source), 1)
     share[seen < MIN_PAIRS] = 0
-    out, lengths = initial.copy(), np.linalg.norm(rows, axis=1)
+    out = initial.copy()
+    lengths = np.linalg.norm(rows, axis=1)
     for begin in range(0, len(initial), ROWS):
         chunk = slice(begin, begin + ROWS)
         part = together[chunk]
@@ -197,7 +202,8 @@ def associated_rows(
         for row in np.flatnonzero(sizes * share[chunk]):
             span = slice(part.indptr[row], part.indptr[row + 1])
             best = np.argsort(-associations[span], kind="stable")[:ASSOCIATES]
-            weights, ids = associations[span][best], part.indices[span][best]
+            weights = associations[span][best]
+            ids = part.indices[span][best]
             mean = weights @ rows[ids]
             length = (weights @ lengths[ids]) / weights.sum()
             mean *= length / max(float(np.linalg.norm(mean)), 1e-12)
@@ -227,13 +233,15 @@ def fitted_rows(start: ndarray, rows: ndarray, texts: csr_matrix, teacher: csr_m
         part = np.ascontiguousarray(start[:, columns])
         error = wanted @ np.ascontiguousarray(rows[:, columns]) - weighted @ part
         residual = transposed @ error
-        direction, power = residual / scale, (residual**2 / scale).sum(0)
+        direction = residual / scale
+        power = (residual**2 / scale).sum(0)
         for _ in range(STEPS):
             product = transposed @ (weighted @ direction) + RIDGE * direction
             step = power / np.maximum((direction * product).sum(0), 1e-30)
             part += step * direction
             residual -= step * product
-            before, power = power, (residual**2 / scale).sum(0)
+            before = power
+            power = (residual**2 / scale).sum(0)
             direction = residual / scale + power / np.maximum(before, 1e-30) * direction
         out[:, columns] = part
     return out

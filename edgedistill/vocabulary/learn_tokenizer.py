@@ -53,10 +53,13 @@ def learn_wordpiece(
     special = [token for token in names.values() if token]
     letters = sorted(token for token in _train_wordpiece(like, corpora, 0, special) if token.startswith("##"))
     ids = _train_wordpiece(like, corpora, vocabulary_size, [*special, *letters])
-    learned, backend = Tokenizer(models.WordPiece(ids, unk_token=like.unk_token)), like.backend_tokenizer
-    learned.normalizer, learned.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    learned = Tokenizer(models.WordPiece(ids, unk_token=like.unk_token))
+    backend = like.backend_tokenizer
+    learned.normalizer = backend.normalizer
+    learned.pre_tokenizer = backend.pre_tokenizer
     learned.add_special_tokens(special)
-    cls, sep = like.cls_token, like.sep_token
+    cls = like.cls_token
+    sep = like.sep_token
     learned.post_processor = processors.BertProcessing((sep, ids[sep]), (cls, ids[cls]))
     learned.decoder = backend.decoder
     return PreTrainedTokenizerFast(tokenizer_object=learned, model_max_length=like.model_max_length, **names)
@@ -71,8 +74,10 @@ def _train_wordpiece(
     that are equally frequent it merges those with the lowest ids: unless these letters come first, no two
     trainings give the same tokens.
     """
-    raw, backend = Tokenizer(models.WordPiece(unk_token=like.unk_token)), like.backend_tokenizer
-    raw.normalizer, raw.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    raw = Tokenizer(models.WordPiece(unk_token=like.unk_token))
+    backend = like.backend_tokenizer
+    raw.normalizer = backend.normalizer
+    raw.pre_tokenizer = backend.pre_tokenizer
     trainer = trainers.WordPieceTrainer(vocab_size=vocabulary_size, special_tokens=first, show_progress=False)
     raw.train_from_iterator(
         chain.from_iterable(corpus.chunks(CHUNK) for corpus in corpora),
@@ -100,7 +105,8 @@ def learn_unigram(
     folder = session.cache / "tokenizers" / files.cache_key(format=FORMAT, longest=MAX_TOKENS, **content)
 
     def write(temporary: Path) -> None:
-        size, total = spec.vocabulary_size, sum(len(corpus) for corpus in corpora)
+        size = spec.vocabulary_size
+        total = sum(len(corpus) for corpus in corpora)
         session.log(
             f"learning a vocabulary of {size:,} tokens from {min(total, spec.sample):,} of {total:,} texts"
         )
@@ -161,7 +167,8 @@ def _train_unigram(corpora: list[Corpus], spec: recipe.Unigram) -> PreTrainedTok
 
 def _sampled(corpora: list[Corpus], limit: int) -> Iterator[list[str]]:
     """At most `limit` of the training texts, drawn evenly from all corpora."""
-    total, row = sum(corpus.training_count for corpus in corpora), 0
+    total = sum(corpus.training_count for corpus in corpora)
+    row = 0
     for corpus in corpora:
         left = corpus.training_count
         for texts in corpus.chunks(CHUNK):

@@ -57,8 +57,9 @@ def trimmed(
     often = [token for token in ids.keys() - without if counts[ids[token]] >= trim.min_count]
     used = set(sorted(often, key=lambda token: (-counts[ids[token]], ids[token]))[: trim.tokens])
     if not used:
-        fact = f"no token occurs {trim.min_count:,} times in the corpus"
-        raise UserError(f"min_count: {fact}; lower it, or add texts")
+        raise UserError(
+            f"min_count: no token occurs {trim.min_count:,} times in the corpus; lower it, or add texts"
+        )
     vocabulary = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
     kept = REQUIRED[model["type"]](model, used) | added | special | unknown
     if model.get("byte_fallback"):
@@ -75,7 +76,8 @@ def trimmed(
 
 def summary_line(report: dict[str, Any]) -> str:
     """The report on a tokenizer in one line."""
-    tokens, held_out = report["tokens"], report["held_out"]
+    tokens = report["tokens"]
+    held_out = report["held_out"]
     line = f"{tokens['after']:,} of {tokens['before']:,} tokens kept"
     if not held_out["texts"]:
         return line
@@ -123,7 +125,8 @@ def _encodings(backend: Tokenizer, texts: list[str]) -> list[Any]:
 
 def _count(backend: Tokenizer, texts: Iterable[str]) -> np.ndarray:
     """How often each id occurs, (largest id + 1,). Raises UserError where there are no texts."""
-    counts, chunk = np.zeros(max(backend.get_vocab(with_added_tokens=True).values()) + 1, np.int64), None
+    counts = np.zeros(max(backend.get_vocab(with_added_tokens=True).values()) + 1, np.int64)
+    chunk = None
     for chunk in _chunks(texts):
         ids = chain.from_iterable(encoding.ids for encoding in _encodings(backend, chunk))
         counts += np.bincount(np.fromiter(ids, np.int64), minlength=len(counts))
@@ -205,7 +208,8 @@ def _characters(tokens: Iterable[str]) -> set[str]:
 
 def _wordpiece(model: Model, used: set[str]) -> set[str]:
     """WordPiece matches the longest token first: with fewer longer tokens, the same ones match."""
-    prefix, known = model["continuing_subword_prefix"], model["vocab"]
+    prefix = model["continuing_subword_prefix"]
+    known = model["vocab"]
     characters = _characters(token.removeprefix(prefix) for token in used)
     return used | {
         form for character in characters for form in (character, prefix + character) if form in known

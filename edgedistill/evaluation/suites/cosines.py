@@ -71,7 +71,7 @@ def unit(embeddings: Floats) -> Floats:
 
 def dot(x: Floats, y: Floats) -> Floats:
     """Multiply x and y (n, d) row by row: (n,) float64; of unit rows these are the cosines."""
-    products: Floats = np.einsum("nd,nd->n", x, y, dtype=np.float64)
+    products = np.einsum("nd,nd->n", x, y, dtype=np.float64)
     return products
 
 
@@ -101,5 +101,5 @@ def rank_correlation(x: Ints, y: Ints) -> float | None:
 def _ranks(at: Ints) -> Floats:
     """Return ranks (n,) from 1; ties share the mean of their ranks."""
     counts = np.bincount(at)
-    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[at]
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[at]
     return ranks

@@ -34,7 +34,7 @@ class ClassifiedRows(TaskData):
 
     def score(self, encoder: Encoder) -> Measures:
         """`accuracy`, `f1`, and the number of `rows` and `labels`."""
-        classify: Any = encoder.text
+        classify = encoder.text
         predicted, _ = classify(self.items)
         labels = [*self.labels, *predicted]
         names = labelled_tasks.ordered_labels(labels, "the task's and the predicted labels")

@@ -63,8 +63,9 @@ class RetrievalFolder(Task):
         relevance: dict[str, dict[str, int]] = {}
         for query, text, grade in judgements:
             if not grade.removeprefix("-").isdecimal():
-                fact = f"query {query}, text {text}: grade {grade!r} is not a whole number"
-                raise UserError(f"{qrels}: {fact}; correct it")
+                raise UserError(
+                    f"{qrels}: query {query}, text {text}: grade {grade!r} is not a whole number; correct it"
+                )
             relevance.setdefault(query, {})[text] = int(grade)
         path = either(folder, f"queries_{split}.jsonl", "queries.jsonl", "queries.tsv")
         queries = {name: normalize(text) for name, _, text in records(path) if name in relevance}

@@ -125,7 +125,7 @@ def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
     SentEval chooses C by a nested cross-validation of ten folds, a hundred times the work for the same few
     penalties.
     """
-    selection: Any = require("sklearn.model_selection", "edgedistill bench on a transfer suite", "train")
+    selection = require("sklearn.model_selection", "edgedistill bench on a transfer suite", "train")
     cut = selection.StratifiedKFold(n_splits=count, shuffle=True, random_state=SEED)
     folds = [test for _, test in cut.split(labels, labels)]
     for number, test in enumerate(folds):
@@ -146,5 +146,5 @@ def _fit_and_test(
 
 
 def _fit(x: Floats, labels: Labels, strength: float) -> Any:
-    linear: Any = require("sklearn.linear_model", "edgedistill bench on a transfer suite", "train")
+    linear = require("sklearn.linear_model", "edgedistill bench on a transfer suite", "train")
     return linear.LogisticRegression(C=strength, max_iter=1000).fit(x, labels)

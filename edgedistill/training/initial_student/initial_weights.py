@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import files, recipe
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.rows import Rows
-from edgedistill.files import Json
 from edgedistill.runtime import prompts
 from edgedistill.session import Session
 from edgedistill.students import kinds
@@ -60,7 +59,7 @@ def build(
     embeddings = _token_embeddings(spec, models, tokenizer, source, session, pairs, fitted)
     weights, batch = corpus_sample(spec, tokenizer, texts, session)
     start = Start(tokenizer, dims, embeddings, token_weights=weights, batch=batch, shape_only=not fitted)
-    earlier: list[Json] = []
+    earlier = []
     if source is not None:
         start = replace(start, layers=source.layers, head=source.head)
         earlier = finished_student.earlier(source.finished) if source.finished else []
@@ -162,5 +161,5 @@ def _outputs(teacher: TeacherEncoder, tokenizer: PreTrainedTokenizerBase, sessio
     cached_folder(
         folder, lambda temporary: np.save(temporary / "outputs.npy", teacher.embed_ids(ids)), session.log
     )
-    outputs: ndarray = np.load(folder / "outputs.npy")
+    outputs = np.load(folder / "outputs.npy")
     return outputs

@@ -74,7 +74,7 @@ def find(
 
 def _of_model(student: recipe.Transformer, opened: teachers.TeacherEncoder) -> WeightSource:
     """The encoder of the teacher, of the assistant or of a finished run."""
-    module: Any = opened.module
+    module = opened.module
     finished = opened.run if isinstance(opened, assistants.RunTeacher) else None
     if not isinstance(module, bert.BertStudent):
         layers = _layers(student, getattr(module, "model", module), str(opened.spec.name))
