@@ -77,9 +77,8 @@ def _check_time(specs: Sequence[recipe.Recipe], session: Session) -> None:
         student += seconds["student"]
     if (total := max(teacher) + student) > LONGEST_S:
         raise UserError(
-            f"edgedistill demo: training would take about {cost.duration(total)} on this machine, for some 5 "
-            f"min on two idle cores; wait until other work is done, or train one student: edgedistill train "
-            f"{specs[-1].name}"
+            f"edgedistill demo: training would take about {cost.duration(total)} on this machine (5 min on "
+            f"two idle cores); wait until other work is done, or run edgedistill train {specs[-1].name}"
         )
 
 

@@ -144,7 +144,7 @@ def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, list[
         raise UserError(*problems, f"{' '.join(request.paths)}: no text found; give other files")
     files_of = {path for places in found.values() for path, _ in places}
     if request.column is not None and all(map(readers.is_text_file, files_of)):
-        raise UserError(f"--column {request.column}: {' '.join(request.paths)} is no table; leave it out")
+        raise UserError(f"--column {request.column}: no table in {' '.join(request.paths)}; leave it out")
     return found
 
 
