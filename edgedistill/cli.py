@@ -264,7 +264,9 @@ def students(as_json: Json = False) -> None:
     shipped, scored = bundle_location.shipped(), bundle_location.SCORED
     rows = [
         [
-            *(each["name"], " ".join(each["languages"]), str(each["max_tokens"])),
+            each["name"],
+            " ".join(each["languages"]),
+            str(each["max_tokens"]),
             f"{each['size_bytes'] / 1e6:.1f}",
             *(f"{100 * each['scores'][suite]:.1f}" for suite in scored),
         ]
@@ -603,7 +605,7 @@ def export(
     if (folder := core or web) is not None:
         option = "--core" if core else "--web"
         others = {"--out": out, "--documents": documents, "--pooling": pooling, "--shape": shape}
-        others |= {"--web": core and web}
+        others["--web"] = core and web
         if unused := [option for option, value in others.items() if value]:
             raise UserError(f"{option} {folder}: writes no bundle; leave {' and '.join(unused)} out")
         from edgedistill import device

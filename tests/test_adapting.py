@@ -72,7 +72,6 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout.splitlines()[-1])
     opened: Any = run.open_run(Path(found["run"]))
-    assert Path(found["recipe"]).exists()
     measured = scoring.evaluate(scoring.suite(found["suite"]), bundle.load(found["bundle"]))
     assert measured["tasks"]["made"]["ndcg_at_10"] == pytest.approx(
         found["search"]["made"]["ndcg_at_10"]["after"]

@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,39 +129,28 @@ def _write_suite(folder: Path, asked: Mapping[str, Queries]) -> None:
     """Write the held-out queries as a suite, with the texts among which each is to find its own."""
     with files.new_folder(folder) as temporary:
         for name, each in asked.items():
-            task, rows = temporary / name, zip(each.names, each.documents, strict=True)
-            task.mkdir()
-            _write_rows(task / "corpus.jsonl", rows)
-            _write_rows(task / "queries.jsonl", enumerate(each.queries))
-            grades = [
-                f"{query}\t{text}\t{grade}"
-                for query, graded in enumerate(each.relevance)
-                for text, grade in graded.items()
-            ]
-            files.write_text(task / "qrels.tsv", "\n".join(["query-id\tcorpus-id\tscore", *grades, ""]))
+            lines = {
+                f"{file}.jsonl": [files.json_text({"_id": at, "text": text}) for at, text in enumerate(texts)]
+                for file, texts in (("corpus", each.documents), ("queries", each.queries))
+            }
+            lines["qrels.tsv"] = ["query-id\tcorpus-id\tscore"]
+            for query, graded in enumerate(each.relevance):
+                lines["qrels.tsv"] += [f"{query}\t{text}\t{grade}" for text, grade in graded.items()]
+            (temporary / name).mkdir()
+            for file, content in lines.items():
+                files.write_text(temporary / name / file, "\n".join([*content, ""]))
         tasks = [{"name": name, "folder": name} for name in asked]
-        about = "Queries that `adapt` held out; `made` are sentences of texts, `own` are of --pairs."
-        suite = {"name": folder.name, "kind": "retrieval", "about": about, "tasks": tasks}
+        suite = {"name": folder.name, "kind": "retrieval", "about": "Held out by adapt.", "tasks": tasks}
         files.write_json(temporary / "suite.yaml", suite)  # JSON is YAML
 
 
-def _write_rows(path: Path, rows: Iterable[tuple[Any, str]]) -> None:
-    """Write texts and their ids as BEIR has them."""
-    lines = [files.json_text({"_id": str(name), "text": text}) for name, text in rows]
-    files.write_text(path, "\n".join([*lines, ""]))
-
-
 def _next(request: Request, found: dict[str, Any], compared: list[str]) -> list[str]:
-    """How to measure and to train again, the verdict, and how to search with the bundle."""
-    data, bundle = found["data"], found["bundle"]
+    """How to measure again, the verdict, and how to search with the bundle."""
+    data, bundle, suite = found["data"], found["bundle"], found["suite"]
     places = request.texts if data == "." else [os.path.join(data, text) for text in request.texts]
-    again = ["train", found["recipe"], "--data", data, "--out", "runs/again"]
-    commands = {"train again": again, "search": ["search", "your question", *places, bundle]}
-    if found["suite"]:
-        commands = {"measure again": ["bench", *compared, bundle, "--suite", found["suite"]], **commands}
-    *others, search = (
-        f"{title:15}{shlex.join(['edgedistill', *words])}" for title, words in commands.items()
-    )
+    commands = [["bench", *compared, bundle, "--suite", suite]] if suite else []
+    commands.append(["search", "your question", *places, bundle])
+    *others, search = (shlex.join(["edgedistill", *command]) for command in commands)
     return [*others, "", found["verdict"], search]
 
 
