@@ -97,7 +97,7 @@ def test_the_real_demo(tmp_path: Path) -> None:
     by_name = {(r["bundle"]["name"], r["bundle"]["precision"]): r for r in result["reports"]}
     assert by_name["demo-teacher", "fp32"]["quality"]["sts-small"]["average"] > 0.7
     assert by_name["demo-bert2", "w8"]["kept"]["sts-small"] > 0.8
-    info = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2").info
-    spec = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2").recipe
+    opened = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2")
+    spec = opened.recipe
     assert spec.rows is not None
-    assert info["corpus"]["fingerprint"] == corpus.build(spec.rows, QUIET, spec.seed).fingerprint
+    assert opened.info["corpus"]["fingerprint"] == corpus.build(spec.rows, QUIET, spec.seed).fingerprint
