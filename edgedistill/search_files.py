@@ -221,7 +221,7 @@ def _kept_embeddings(
             entries["text"] = chunk
             entries["row"] = rows
             entries["cut"], entries["unknown"], entries["alone"] = zip(*not_read, strict=True)
-            marks = [lacks * text.count(readers.BETWEEN) for text in chosen]  # no words of the texts
+            marks = [lacks * text.count(readers.BETWEEN.strip()) for text in chosen]  # no words of the texts
             entries["unknown"] -= np.minimum(entries["unknown"], marks).astype("i4")
             known.update(zip(chunk, entries, strict=True))
             advance(len(chunk))
