@@ -202,7 +202,7 @@ def test_what_the_user_can_fix_is_exit_2_and_one_line(tmp_path: Path) -> None:
     assert "no recipe" in str(last(done)["error"])
     assert call("bench", "nowhere", folder=tmp_path).returncode == 2
     assert call("export", "nowhere", folder=tmp_path).returncode == 2
-    assert "nano: ships" in call("export", "nano", folder=tmp_path).stderr
+    assert "nano: is the name" in call("export", "nano", folder=tmp_path).stderr
     assert call("train", folder=tmp_path).returncode == 2
 
 
