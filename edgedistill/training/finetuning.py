@@ -357,8 +357,7 @@ def _teacher_logits(
         tokens = batches.of_rows(rows, tokenizer, session)
         with files.new_file(kept) as temporary:
             np.save(temporary, logits(teacher.classifier().to(device), len(teacher.labels), tokens, device))
-    taught = np.load(kept)
-    return taught
+    return np.load(kept)
 
 
 def _write_classifier(folder: Path, module: Classifier, labels: list[str]) -> None:

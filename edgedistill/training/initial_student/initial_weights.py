@@ -161,5 +161,4 @@ def _outputs(teacher: TeacherEncoder, tokenizer: PreTrainedTokenizerBase, sessio
     cached_folder(
         folder, lambda temporary: np.save(temporary / "outputs.npy", teacher.embed_ids(ids)), session.log
     )
-    outputs = np.load(folder / "outputs.npy")
-    return outputs
+    return np.load(folder / "outputs.npy")
