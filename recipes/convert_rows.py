@@ -48,7 +48,7 @@ def rows(section: dict[str, Any], labelled: bool = False) -> dict[str, Any]:
         found["tables"] = [_table(table) for table in found["tables"]]
     used = {key: value for key, value in scores.items() if value}
     found |= {"scores": used.pop("columns")} if "columns" in used else {}
-    found |= used  # a cross_encoder; or what is no longer known, and is refused
+    found |= used  # what is no longer known, and is refused
     named = found.get("files") or [found.get("dataset")]
     return found | ({"licences": {Path(str(name)).name: licence for name in named}} if licence else {})
 

@@ -34,7 +34,7 @@ FORMAT = 7  # of what is written
 SIDES = ("first", "second")  # folder names
 ROLES_OF_SIDES = ("query", "document")
 # what a recipe says of rows that is not read here
-NOT_READ = {"seed", "licences", "cross_encoder", "negatives", "exclude", "files", "dev", "dev_rows", "test"}
+NOT_READ = {"seed", "licences", "negatives", "exclude", "files", "dev", "dev_rows", "test"}
 
 
 @dataclass(eq=False)
@@ -213,7 +213,7 @@ def tables_of(
 ) -> Iterator[Table]:
     """The tables of a recipe's rows. Their rows are read on demand: texts, then scores or a label. `reading`
     is told of what lies beside them. Raises UserError: no file matches."""
-    behind = spec.scores if spec.label is None else [spec.label]
+    behind = spec.score_columns if spec.label is None else [spec.label]
     for number, part in enumerate(spec.parts):
         at = f"{place}.tables[{number}]" if spec.tables else place
         key = at if whole else f"{at}.files"
@@ -327,7 +327,7 @@ def _write(making: Making, spool: Spool, kept: ndarray, folder: Path) -> Json:
     index = np.concatenate([side.rows for side in sides], 1)[order]
     behind = {}
     names = list[str]()
-    if spec.scores:
+    if spec.score_columns:
         behind["scores"] = _scores(spool, kept, making)[order]
     if spec.label is not None:
         names, behind["labels"] = _labels(spool, kept)
@@ -421,7 +421,7 @@ def in_order(labels: Set[str]) -> list[str]:
 def _scores(spool: Spool, kept: ndarray, making: Making) -> ndarray:
     """The scores at the ends of the kept rows, (n, m) float32. Raises UserError for one that is no finite
     number, and where all are the same."""
-    scores = np.empty((len(kept), len(making.spec.scores)), np.float32)
+    scores = np.empty((len(kept), len(making.spec.score_columns)), np.float32)
     place = f"{making.place}.scores"
     for number, line in enumerate(spool.lines(kept)):
         cells = line.decode("utf-8").split("\t")[making.spec.text_columns :]

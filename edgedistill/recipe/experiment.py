@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.rows import Rows
+from edgedistill.recipe.rows import JointScores, Rows
 from edgedistill.recipe.section import Patience, Precision, Section, by_kind
 from edgedistill.recipe.stages import Finetune, Stage, check_names, check_reading, ranks
 from edgedistill.recipe.students import AnyStudent, BuiltStudent, Finished, Student, TeacherItself, drops_head
@@ -97,6 +97,12 @@ class Recipe(Section):
     def place_of_rows(self, number: int) -> str:
         """Where the rows of a stage that distils are described."""
         return f"stages[{number}].rows" if self.distilling[number].rows is not None else "rows"
+
+    def scorers(self, number: int) -> dict[str, Teacher]:
+        """The teachers of scores beside the recipe's own, of a stage that distils, by their places."""
+        scores, place = self.rows_of(self.distilling[number]).scores, self.place_of_rows(number)
+        teachers = scores.teachers if isinstance(scores, JointScores) else []
+        return {f"{place}.scores.teachers[{at}]": teacher for at, teacher in enumerate(teachers)}
 
     @property
     def finished(self) -> Finished | None:

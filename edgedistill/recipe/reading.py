@@ -209,7 +209,7 @@ class _Place(NamedTuple):
 
 
 # How pydantic calls the choices of `int | list[int]`, and the key of a mapping.
-_NOT_WRITTEN = re.compile(r"(constrained-)?(int|float|str|bool)|list\[.*|\[key\]")
+_NOT_WRITTEN = re.compile(r"(constrained-)?(int|float|str|bool)|list\[.*|mapping|\[key\]")
 
 
 def _place(loc: tuple[Any, ...], root: type[Section]) -> _Place:

@@ -6,11 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from edgedistill.errors import shown
 from edgedistill.files import Json
 from edgedistill.recipe.section import Location, Revision, Section
+from edgedistill.recipe.teacher import Teacher
 
 DOCUMENTATION = "packaged:documentation"  # a name among files
 LONGEST_LIST = 64  # documents of a row
@@ -75,12 +76,31 @@ class Negatives(Section):
     )
 
 
-class CrossEncoder(Section):
-    """A model that reads query and document together and gives one score."""
+class JointScores(Section):
+    """The mean of several scores of each query's own documents: the cosines of the recipe's teacher and of
+    others, and BM25, each as z-scores among these documents."""
 
-    model: Location = Field(description="A model folder, or a hub id (which also needs `revision`).")
-    revision: Revision = None
-    max_tokens: int = Field(256, ge=3, le=8192, description="Longer pairs are truncated.")
+    teachers: list[Teacher] = Field(
+        [],
+        max_length=8,
+        description="Models beside the recipe's teacher, with prompts and pooling of theirs.",
+    )
+    bm25: float = Field(
+        0.0, ge=0, le=1_000, description="The weight of BM25 over all documents; each teacher's is 1."
+    )
+
+    @model_validator(mode="after")
+    def _models(self) -> JointScores:
+        if any(teacher.model is None for teacher in self.teachers):
+            raise ValueError("`teachers` of scores are models; give each its `model`")
+        return self
+
+
+Columns = Annotated[list[str], Field(max_length=LONGEST_LIST), Tag("list[str]")]
+Scores = Annotated[
+    Columns | Annotated[JointScores, Tag("mapping")],
+    Discriminator(lambda value: "list[str]" if isinstance(value, list) else "mapping"),
+]
 
 
 class Table(Section):
@@ -150,11 +170,11 @@ class Table(Section):
 
 SOURCE = {"name", "files", "dataset", "revision", "config", "split"}
 OF_TEXTS = {"column", "unit", "paragraphs", "passages", "documentation_texts"}
-OF_DOCUMENTS = {"scores", "cross_encoder", "negatives"}
+OF_DOCUMENTS = {"scores", "negatives"}
 OF_LABELS = {"dev", "dev_rows", "test"}
 QUALITY = {"score_column", "min_score"}
 READ_OF_LABELLED = {*SOURCE, *OF_LABELS, "columns", "label"}
-READ_OF_MADE = {"queries", "cross_encoder", "negatives"}
+READ_OF_MADE = {"queries", "negatives", "scores"}
 
 
 class Rows(Table):
@@ -179,14 +199,10 @@ class Rows(Table):
         description="What a text of a .txt file is: a line; or a paragraph, the lines up to a blank one "
         "joined. auto: a paragraph in files whose lines are wrapped, a line in all others.",
     )
-    scores: list[str] = Field(
+    scores: Scores = Field(
         [],
-        max_length=LONGEST_LIST,
-        description="The columns of the scores that a ranking is to match, one for each document column. "
-        "Default: the teacher's cosines.",
-    )
-    cross_encoder: CrossEncoder | None = Field(
-        None, description="A model that scores the documents of a row, instead of the teacher's cosines."
+        description="The columns of the scores that a ranking is to match, one for each document column; or "
+        "how several models and BM25 score the documents of a row. Default: the teacher's cosines.",
     )
     negatives: Negatives | None = Field(
         None, description="Add documents that do not answer the query. {}: the defaults."
@@ -287,6 +303,11 @@ class Rows(Table):
         return any(part.languages for part in self.parts)
 
     @property
+    def score_columns(self) -> list[str]:
+        """The columns of scores."""
+        return [] if isinstance(self.scores, JointScores) else self.scores
+
+    @property
     def ranked(self) -> bool:
         """Whether a row is a query with documents."""
         return self.text_columns > 1 and not self.translated and self.label is None
@@ -344,15 +365,18 @@ class Rows(Table):
             self._refuse(OF_LABELS, "is of labelled rows; name their `label`")
         if self.tables:
             self._refuse({"columns", "languages", *QUALITY}, "is of each of the `tables`; move it there")
-        if self.scores and len(self.scores) != self.text_columns - 1:
+        if isinstance(self.scores, JointScores):
+            if self.width < 3:
+                raise ValueError("`scores` compare the documents of a row, which has one; add `negatives`")
+        elif self.queries is not None:
+            self._refuse({"scores"}, "of made `queries` are no columns; give `teachers` or `bm25`")
+        elif self.scores and len(self.scores) != self.text_columns - 1:
             raise ValueError(
                 f"`scores` names {len(self.scores)}, and `columns` {self.text_columns - 1} of documents; "
                 "give each document its score"
             )
-        if self.scores and (self.negatives is not None or self.cross_encoder is not None):
-            raise ValueError(
-                "added `negatives` have no `scores`, and a `cross_encoder` gives others; leave one out"
-            )
+        if self.score_columns and self.negatives is not None:
+            raise ValueError("added `negatives` have no `scores`; leave one out")
 
     def _refuse(self, keys: set[str], fact: str) -> None:
         for key in sorted(keys):

@@ -432,8 +432,7 @@ def _check_ranked(place: str, stage: Stage, rows: Rows) -> None:
         )
     _check_unset(place, stage, ("view", "skip_longer_than"), "applies to rows of one text")
     _check_unset(place, stage, ("match",), "applies to rows of translations")
-    scored = bool(rows.scores) or rows.cross_encoder is not None
-    if scored and not stage.reads_scores:
+    if rows.scores and not stage.reads_scores:
         raise ValueError(
             f"{place}: scores are matched by listwise and margin_mse; add one, or leave them out"
         )

@@ -1,25 +1,25 @@
 """The teacher's scores of tuples: how well each document answers a query, and which documents do not.
 
 Cosines come from cached embeddings, so that any query and document of a batch can be scored when it is read.
-The negatives that are added and the scores of a cross-encoder are computed once and cached.
+Joint scores, of several teachers and BM25, are of a tuple's own documents.
+The negatives that are added are drawn once and cached.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
-from edgedistill import files, recipe, resolve
+from edgedistill import files, recipe
+from edgedistill.data import bm25
 from edgedistill.data.cached_folder import cached_folder, mapped
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.files import Json
-from edgedistill.runtime.similarity import not_finite
 from edgedistill.session import Session, progress_bar
 from edgedistill.teacher.targets import EmbeddingRows
 
@@ -38,6 +38,11 @@ class Embedded(NamedTuple):
     def cosines(self, queries: ndarray, documents: ndarray) -> ndarray:
         """Of numbered queries (B,) and numbered documents (M,): (B, M) float32."""
         return np.asarray(self.queries[queries] @ self.documents[documents].T, np.float32)
+
+    def paired(self, queries: ndarray, documents: ndarray) -> ndarray:
+        """Of numbered queries (B,), each with its own documents (B, m): (B, m)."""
+        rows = self.documents[documents.ravel()].reshape(*documents.shape, -1)
+        return np.einsum("bd,bmd->bm", self.queries[queries], rows)
 
 
 @dataclass
@@ -92,7 +97,7 @@ class ScoredTuples:
 def build(
     spec: recipe.Rows,
     tuples: Rows,
-    teacher: Embedded | None,
+    teachers: list[Embedded],
     scored: bool,
     session: Session,
     place: str,
@@ -100,20 +105,20 @@ def build(
 ) -> ScoredTuples:
     """The tuples of a stage with their negatives and, where `scored`, with the scores of their documents.
 
-    `teacher` has embedded both sides where cosines are matched, or negatives drawn by them. The recipe
-    describes the tuples at `place`. Raises UserError: too few documents to draw negatives from, a
-    cross-encoder that is none.
+    `teachers` have embedded both sides where cosines are matched, or negatives drawn by them; these are
+    drawn by those of the first, the recipe's. The recipe describes the tuples at `place`. Raises UserError:
+    too few documents to draw negatives from, documents without words for BM25.
     """
     index = np.asarray(tuples.index[: tuples.training_count])
-    if spec.negatives is not None and teacher is not None:
+    if spec.negatives is not None:
         key = files.cache_key(
             format=FORMAT,
             tuples=tuples.fingerprint,
             negatives=spec.negatives.model_dump(),
-            teacher=teacher.identity,
+            teacher=teachers[0].identity,
             seed=seed,
         )
-        draw = _Draw(spec.negatives, tuples, index, teacher, f"{place}.negatives", seed)
+        draw = _Draw(spec.negatives, tuples, index, teachers[0], f"{place}.negatives", seed)
         folder = session.cache / "negatives" / key
         cached_folder(folder, lambda new: draw.write(new / "index.npy", session), session.log)
         index = mapped(folder / "index.npy")
@@ -121,9 +126,31 @@ def build(
         return ScoredTuples(index)
     if tuples.scores is not None:
         return ScoredTuples(index, own=tuples.scores[: len(index)])
-    if spec.cross_encoder is not None:
-        return ScoredTuples(index, own=_cross_encoder(spec.cross_encoder, tuples, index, session, place))
-    return ScoredTuples(index, teacher)
+    if isinstance(spec.scores, recipe.JointScores):
+        return ScoredTuples(index, own=_joint(spec.scores.bm25, tuples, index, teachers, place))
+    return ScoredTuples(index, teachers[0])
+
+
+def _joint(weight: float, tuples: Rows, index: ndarray, teachers: list[Embedded], place: str) -> ndarray:
+    """The mean z-scores, among each tuple's documents, of the teachers' cosines and, with its weight, of
+    BM25: (n, m) float32."""
+    words = bm25.BM25(tuples.sides[1], f"{place}.scores.bm25") if weight else None
+    weights = [1.0] * len(teachers) + [weight] * (words is not None)
+    scores = np.empty((len(index), index.shape[1] - 1), np.float32)
+    for rows in _chunks(len(index)):
+        queries, documents = index[rows, 0], index[rows, 1:]
+        parts = [teacher.paired(queries, documents) for teacher in teachers]
+        if words is not None:
+            of_words = words.scores(tuples.sides[0].texts(queries))
+            parts.append(np.take_along_axis(of_words, documents, 1))
+        scores[rows] = np.average([_standardized(part) for part in parts], axis=0, weights=weights)
+    return scores
+
+
+def _standardized(scores: ndarray) -> ndarray:
+    """The z-scores of each row (n, m); 0 where all of a row are the same."""
+    centred = scores - scores.mean(1, keepdims=True)
+    return np.asarray(centred / np.maximum(scores.std(1, keepdims=True), 1e-6))
 
 
 class _Draw(NamedTuple):
@@ -185,60 +212,6 @@ def _answers(index: ndarray) -> dict[int, list[int]]:
     for query, *documents in index.tolist():
         answers.setdefault(query, []).extend(documents)
     return answers
-
-
-def _cross_encoder(
-    spec: recipe.CrossEncoder, tuples: Rows, index: ndarray, session: Session, place: str
-) -> ndarray:
-    """A cross-encoder's scores of each tuple's documents, (n, m) float32, from the cache where it has
-    them."""
-    at = f"{place}.cross_encoder"
-    folder = resolve.model_files(resolve.resolve(spec.model), spec.revision, at)
-    hashes = files.sha256_folder(folder, resolve.MODEL_FILES)
-    content = files.cache_key(
-        format=FORMAT,
-        tuples=tuples.fingerprint,
-        index=hashlib.sha256(index.tobytes()).hexdigest(),
-        model=hashes,
-        most=spec.max_tokens,
-    )
-
-    def write(new: Path) -> None:
-        model = _open_cross_encoder(folder, spec, session, at)
-        queries = tuples.sides[0]
-        documents = tuples.sides[1]
-        scores = np.empty((len(index), index.shape[1] - 1), np.float32)
-        with progress_bar(len(index), session.progress, "cross-encoder", "queries") as advance:
-            for rows in _chunks(len(index)):
-                pairs = [(queries[row[0]], documents[at]) for row in index[rows].tolist() for at in row[1:]]
-                scores[rows] = model.predict(pairs, show_progress_bar=False).reshape(len(rows), -1)
-                advance(len(rows))
-        if not_finite(scores) is not None or np.ptp(scores) == 0:
-            raise UserError(f"{at}: its scores are not finite, or all the same; choose another model")
-        np.save(new / "scores.npy", scores)
-
-    cached = cached_folder(session.cache / "scores" / content, write, session.log)
-    return np.asarray(np.load(cached / "scores.npy"))
-
-
-def _open_cross_encoder(folder: Path, spec: recipe.CrossEncoder, session: Session, place: str) -> Any:
-    """The model of sentence-transformers. Raises UserError for a model without a head of one score."""
-    from sentence_transformers import CrossEncoder
-
-    config = files.read_json_object(folder / "config.json", f"set {place}.model to a cross-encoder")
-    architectures = config.get("architectures") or []
-    labels = config.get("id2label") or {"0": "", "1": ""}
-    if not any(name.endswith("ForSequenceClassification") for name in architectures):
-        fact = f"no classifier head ({architectures})"
-    elif len(labels) != 1:
-        fact = f"{len(labels)} labels"
-    else:
-        fact = ""
-    if fact:
-        raise UserError(f"{place}.model: {spec.model} has {fact}, a cross-encoder gives one score; name one")
-    return CrossEncoder(
-        str(folder), max_length=spec.max_tokens, trust_remote_code=session.remote_code, device=session.device
-    )
 
 
 def _chunks(rows: int) -> list[ndarray]:

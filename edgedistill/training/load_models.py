@@ -3,8 +3,8 @@ starts from, the finished student that goes on learning."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -33,13 +33,14 @@ class Models:
     """The models whose embeddings a run may match and whose weights its student may start from.
 
     `weights` is what `student.weights` names, and `finished` is the run or bundle of the finished student
-    that the recipe goes on with.
+    that the recipe goes on with. `scorers` are the teachers of scores alone, by their places.
     """
 
     teacher: AnyTeacher
     assistant: teachers.TeacherEncoder | None = None
     weights: NamedWeights | None = None
     finished: run.Run | None = None
+    scorers: Mapping[str, teachers.TeacherEncoder] = field(default_factory=dict)
 
     @property
     def taught(self) -> teachers.TeacherEncoder:
@@ -58,8 +59,18 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
     )
     weights = problems.tried(lambda: open_weights(spec.student))
     finished = problems.tried(lambda: finished_student.find(spec, spec.finished) if spec.finished else None)
+    scorers = {}
+    for place, scorer in _scorers(spec).items():
+        with problems.collect():
+            scorers[place] = assistants.open_assistant(scorer, place, session)
     problems.raise_any()
-    return Models(teacher, assistant, weights, finished)
+    return Models(teacher, assistant, weights, finished, scorers)
+
+
+def _scorers(spec: recipe.Recipe) -> dict[str, recipe.Teacher]:
+    """The teachers of scores alone, by their places."""
+    stages = map(spec.scorers, range(len(spec.distilling)))
+    return {place: teacher for stage in stages for place, teacher in stage.items()}
 
 
 def _open_teacher(spec: recipe.Recipe, session: Session) -> AnyTeacher:
@@ -82,10 +93,11 @@ def open_weights(student: recipe.Student) -> NamedWeights | None:
 
 
 def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
-    """(the recipe's key, the model) of a recipe's teacher and assistant."""
+    """(the recipe's key, the model) of a recipe's teacher, its assistant, and teachers of scores."""
     yield "teacher", spec.teacher
     if spec.assistant is not None:
         yield "assistant", spec.assistant
+    yield from _scorers(spec).items()
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:

@@ -137,8 +137,9 @@ def teachers(spec: recipe.Recipe, models: Models) -> list[Json]:
     `targets`.
     """
     entries = {}
+    named = {"teacher": models.teacher, "assistant": models.assistant, **models.scorers}
     for place, teacher in named_teachers(spec):
-        opened = models.assistant if place == "assistant" else models.teacher
+        opened = named[place]
         if teacher.name not in entries and opened is not None:
             name = teacher.embeddings or teacher.model
             entries[teacher.name] = _entry(name, teacher.revision, opened, teacher.licence)

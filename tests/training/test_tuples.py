@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgedistill import recipe
-from edgedistill.data import corpus, made_tuples
+from edgedistill.data import bm25, corpus, made_tuples
 from edgedistill.data import rows as training_rows
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
@@ -169,7 +169,7 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path
     tuples, teacher = toy()
     table = recipe.Rows(files=["t.tsv"], columns=["a", "b"], negatives=recipe.Negatives(count=4))
     found = tuple_scores.build(
-        table, tuples, teacher, False, Session(cache_folder=tmp_path), "stages[0].rows", 0
+        table, tuples, [teacher], False, Session(cache_folder=tmp_path), "stages[0].rows", 0
     ).index
     assert found.shape == (40, 6)
     for row in found:
@@ -184,7 +184,7 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path
         UserError, match=r"negatives.count: 39 of 40 documents are to be drawn for each query"
     ):
         tuple_scores.build(
-            too_many, tuples, teacher, False, Session(cache_folder=tmp_path), "stages[0].rows", 0
+            too_many, tuples, [teacher], False, Session(cache_folder=tmp_path), "stages[0].rows", 0
         )
 
 
@@ -242,19 +242,72 @@ def test_scores_and_documents_that_rank_nothing(tmp_path: Path, rows: list[str],
         training_rows.build(table, given, 0, place="stages[0].rows")
 
 
-def test_a_cross_encoder_scores_the_tuples_own_documents(data: World, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
+def small_teacher(world: World, folder: Path, width: int) -> Path:
+    """Another encoder with the world's tokenizer, of another width."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertModel
 
-    tokenizer = AutoTokenizer.from_pretrained(data.teacher)
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    config = BertConfig(vocab_size=len(tokenizer), num_labels=1, **shape)
-    folder = tmp_path / "cross"
-    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(world.teacher)
+    torch.manual_seed(width)
+    shape = {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=len(tokenizer), **shape)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    table = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "negatives": {"count": 2}}
-    table["cross_encoder"] = {"model": str(folder)}
-    _, ranking = batch_of(data, spec(data, stage({"kind": "margin_mse"}, table)), tmp_path / "a")
-    assert (~np.isnan(ranking.scores)).sum(1).tolist() == [3] * 8
-    BertModel(config).save_pretrained(folder)
-    with pytest.raises(UserError, match="has no classifier head .*, a cross-encoder gives one score"):
-        batch_of(data, spec(data, stage({"kind": "margin_mse"}, table)), tmp_path / "b")
+    return folder
+
+
+def test_scores_of_two_teachers_and_words_are_mean_z_scores(data: World, tmp_path: Path) -> None:
+    other = {"model": str(small_teacher(data, tmp_path / "other", 16)), "pooling": "mean"}
+    other |= {"query_prompt": "ask: ", "document_prompt": "read: "}
+    table = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "negatives": {"count": 3}}
+    table["scores"] = {"teachers": [other], "bm25": 0.5}
+    parsed = spec(data, stage({"kind": "listwise"}, table))
+    opened = open_recipe.open_recipe(parsed, session(data), tmp_path)
+    assert opened.models is not None and list(opened.models.scorers) == ["stages[0].rows.scores.teachers[0]"]
+    _, (batches,) = training_data.build(opened, session(data), tmp_path)
+    scored = batches.targets.scored
+    texts = [side.texts(range(len(side))) for side in opened.stages[0].rows.sides]
+    models = [opened.models.teacher, *opened.models.scorers.values()]
+    assert [model.dims for model in models] == [32, 16]
+    pairs = [
+        [model.in_role(role).embed(side) for role, side in zip(("query", "document"), texts, strict=True)]
+        for model in models
+    ]
+    parts = [query @ document.T for query, document in pairs]
+    parts.append(bm25.BM25(texts[1], "test").scores(texts[0]))
+    for row, expected in zip(scored.index, scored.own, strict=True):
+        own = [part[row[0], row[1:]] for part in parts]
+        z = [(values - values.mean()) / max(values.std(), 1e-6) for values in own]
+        assert expected == pytest.approx((z[0] + z[1] + 0.5 * z[2]) / 2.5, abs=0.01)
+        assert np.argmax(expected) == 0 or expected.std() > 0.1
+    ranking = batches.batch(np.arange(8), np.zeros(8, int))[1]
+    assert (~np.isnan(ranking.scores)).sum(1).tolist() == [4] * 8
+
+
+@pytest.mark.parametrize(
+    ("scores", "more", "fact"),
+    [
+        ({"bm25": -1}, {"negatives": {}}, r"scores.bm25: must be at least 0"),
+        ({"bm25": 1}, {}, "scores. compare the documents of a row, which has one"),
+        (
+            {"teachers": [{"embeddings": "x.npy"}]},
+            {"negatives": {}},
+            "scores: .teachers. of scores are models",
+        ),
+        ({"teachers": [{"model": "none/here"}]}, {"negatives": {}}, r"scores.teachers\[0\].*none/here"),
+        (["score"], {"negatives": {}}, "negatives. have no .scores."),
+    ],
+)
+def test_joint_scores_that_cannot_be_computed(
+    data: World, scores: Any, more: dict[str, Any], fact: str
+) -> None:
+    table = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "scores": scores, **more}
+    with pytest.raises(UserError, match=fact):
+        open_recipe.open_recipe(spec(data, stage({"kind": "listwise"}, table)), session(data))
+
+
+def test_bm25_needs_words(data: World, tmp_path: Path) -> None:
+    rows = [f"query {at}\t{'!' * (at + 1)}\t{'?' * (at + 1)}" for at in range(9)]
+    (data.data / "marks.tsv").write_text("q\ta\tb\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    table = {"files": ["marks.tsv"], "columns": ["q", "a", "b"], "scores": {"bm25": 1.0}}
+    with pytest.raises(UserError, match=r"stages\[0\].rows.scores.bm25: no words"):
+        batch_of(data, spec(data, stage({"kind": "listwise"}, table)), tmp_path / "a")

@@ -70,12 +70,14 @@ class StageTargets:
 
 
 class Side(NamedTuple):
-    """A side of rows, and who embeds it: the recipe's teacher, or the assistant."""
+    """A side of rows, and who embeds it: the recipe's teacher, the assistant, or the teacher of scores at
+    the place `scorer`."""
 
     rows: Rows
     number: int
     match: recipe.Match = recipe.Match()
     raw: bool = False
+    scorer: str | None = None
 
     @property
     def corpus(self) -> Corpus:
@@ -84,7 +86,8 @@ class Side(NamedTuple):
     def model(self, models: Models) -> Embeds:
         """The model that embeds it."""
         if self.match.of == "teacher":
-            return models.teacher.in_role(self.rows.roles[self.number])
+            teacher = models.teacher if self.scorer is None else models.scorers[self.scorer]
+            return teacher.in_role(self.rows.roles[self.number])
         output = self.match.layer == "output"
         return models.taught if output else assistant.embedding_layer(models.taught)
 
@@ -115,7 +118,7 @@ def matched(stage: recipe.Stage, rows: Rows) -> list[Side]:
 def needs_cosines(stage: recipe.Stage, rows: recipe.Rows) -> bool:
     """Whether a stage needs the teacher's cosines of queries and documents: as scores, or to draw negatives
     by them."""
-    scored = stage.reads_scores and not rows.scores and rows.cross_encoder is None
+    scored = stage.reads_scores and not rows.score_columns
     return scored or rows.negatives is not None
 
 
@@ -123,7 +126,7 @@ def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterat
     """Every side that a recipe's stages, with these rows, and its `targets` need embedded."""
     if spec.targets is not None:
         yield Side(texts, 0, raw=spec.targets.raw)
-    for stage, rows in zip(spec.distilling, stages, strict=True):
+    for number, (stage, rows) in enumerate(zip(spec.distilling, stages, strict=True)):
         unmapped = spec.targets is None
         yield from (
             side for side in matched(stage, rows) if side.rows is not texts or side.number or unmapped
@@ -133,6 +136,7 @@ def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterat
             yield from (
                 Side(rows, side) for side in (0, 1) if both or (side == 1 and stage.group is not None)
             )
+            yield from (Side(rows, side, scorer=at) for at in spec.scorers(number) for side in (0, 1))
 
 
 @dataclass
@@ -182,23 +186,26 @@ class TargetReader:
         _ = self.of_texts  # fits the map
         return targets.read(self.spec.targets, self._open(side), self.folder / "targets")
 
+    def _embedded(self, rows: Rows, scorer: str | None) -> Embedded:
+        """Both sides of rows, as the recipe's teacher or a teacher of scores embeds them."""
+        both = [Side(rows, side, scorer=scorer) for side in (0, 1)]
+        models = [side.model(self.models) for side in both]
+        identity = {role: model.identity() for role, model in zip(rows.roles, models, strict=True)}
+        queries, documents = map(self._open, both)
+        return Embedded(queries, documents, identity)
+
     def of_stage(self, stage: NumberedStage, rows: Rows) -> StageTargets:
         """What the rows of a stage are compared with."""
         spec = stage.spec
         embeddings = [(self._reduced(side), side.number) for side in matched(spec, rows)]
         if not rows.ranked:
             return StageTargets(embeddings)
-        teacher = None
         described = self.spec.rows_of(spec)
-        if needs_cosines(spec, described):
-            both = [Side(rows, side) for side in (0, 1)]
-            models = [side.model(self.models) for side in both]
-            identity = {role: model.identity() for role, model in zip(rows.roles, models, strict=True)}
-            queries, documents = map(self._open, both)
-            teacher = Embedded(queries, documents, identity)
+        scorers = [None, *self.spec.scorers(stage.number)] if needs_cosines(spec, described) else []
+        teachers = [self._embedded(rows, scorer) for scorer in scorers]
         place = self.spec.place_of_rows(stage.number)
         scored = tuple_scores.build(
-            described, rows, teacher, spec.reads_scores, self.session, place, self.spec.seed
+            described, rows, teachers, spec.reads_scores, self.session, place, self.spec.seed
         )
         similar_by = self._open(Side(rows, 1)) if spec.group is not None else None
         return StageTargets(embeddings, scored, similar_by)
