@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 ENVIRONMENTS := $(CURDIR)/.environments
 ECOSYSTEMS ?= --out bench/reports/ecosystems.json --readme
 
-.PHONY: help test runners lint format types docs demo reproduction ecosystems fuzz processors mteb speeds integrations peers wheel release audit locked setup clean
+.PHONY: help test runners lint format types docs demo reproduction ecosystems fuzz processors mteb speeds page integrations peers wheel release audit locked setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -91,6 +91,11 @@ speeds: runners $(STAMP)  ## Node and WASM, and training and the teacher's pass 
 	OMP_NUM_THREADS=1 $(BIN)/python bench/teacher_speed.py --texts 400 --rounds 3 --data $(EDGEDISTILL_DATA) --out bench/reports/teacher-speed.json
 	$(BIN)/python bench/documents.py
 
+page: runners $(STAMP) $(ENVIRONMENTS)/onnxruntime-web/installed  ## the page of nano in Chromium, and its WebAssembly beside onnxruntime-web's, on a machine with nothing else to do
+	rm -rf $(ENVIRONMENTS)/page
+	$(BIN)/edgedistill export nano --web $(ENVIRONMENTS)/page
+	node bench/page_speed.mjs $(ENVIRONMENTS)/page nano $(ENVIRONMENTS)/onnxruntime-web/node_modules/onnxruntime-web bench/reports/page-speed.json
+
 integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed $(ENVIRONMENTS)/engines/installed $(ENVIRONMENTS)/stores/installed  ## run the snippets of export/python/INTEGRATIONS.md and recipes/SCALE.md with the newest packages, an S3 server that fails, and an emulator of Google's
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) $(BIN)/python -m pytest -m "slow or not slow" tests/ecosystems/test_integrations.py tests/ecosystems/test_engines.py tests/ecosystems/test_object_stores.py
 
@@ -130,10 +135,13 @@ $(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) nncf mteb integra
 		2> $(@D)/install.log || { cat $(@D)/install.log >&2; exit 1; }
 	@touch $@
 
-$(ENVIRONMENTS)/transformers.js/installed:
+$(ENVIRONMENTS)/transformers.js/installed: PACKAGES := @huggingface/transformers
+$(ENVIRONMENTS)/onnxruntime-web/installed: PACKAGES := onnxruntime-web
+
+$(ENVIRONMENTS)/transformers.js/installed $(ENVIRONMENTS)/onnxruntime-web/installed:
 	@mkdir -p $(@D)
 	echo '{"private": true}' > $(@D)/package.json
-	cd $(@D) && $(NPM_INSTALL) --no-package-lock @huggingface/transformers
+	cd $(@D) && $(NPM_INSTALL) --no-package-lock $(PACKAGES)
 	@touch $@
 
 RELEASE := $(ENVIRONMENTS)/release

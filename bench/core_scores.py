@@ -2,8 +2,9 @@
 
 python bench/core_scores.py [BUNDLE …] [--data DIR] [--out bench/reports/core-scores.json]
 
-Each score × 100 by onnxruntime and by export/core, which a C compiler builds here. Ends with 1 where two
-differ by more than 0.1. No machine has to be quiet for it.
+Each score × 100 by onnxruntime and by export/core, which a C compiler builds here. A report that is there
+keeps its rows of other bundles. Ends with 1 where two differ by more than 0.1. No machine has to be quiet for
+it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "reports" / "core-scores.json")
     arguments = parser.parse_args()
     rows, core = [], library(Path(tempfile.mkdtemp()))
+    before = files.read_json(arguments.out)["rows"] if arguments.out.exists() else []
+    kept = [row for row in before if row["bundle"] not in arguments.bundles]
     for name in arguments.bundles:
         with edgedistill.load(name, threads=1) as bundle:
             student = CoreStudent(core, student_file.content(bundle))
@@ -50,7 +53,7 @@ def main() -> int:
                 rows.append({"bundle": name, "precision": bundle.precision, "suite": suite.name})
                 rows[-1] |= {"python": python, "core": here}
                 print(json.dumps(rows[-1]), flush=True)
-    report = {"schema": 1, "bench": "core scores", "rows": rows, "machine": machine.here()}
+    report = {"schema": 1, "bench": "core scores", "rows": kept + rows, "machine": machine.here()}
     report |= {"instructions": core.ed_instructions().decode(), "versions": machine.versions()}
     report["made_at"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     files.write_json(arguments.out, report)

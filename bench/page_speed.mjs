@@ -1,11 +1,18 @@
-// A page that edgedistill export NAME --web FOLDER wrote, in headless Chromium, as JSON: the bytes that a visitor loads; medians of the milliseconds from
-// navigation to a first embedding by core/edgedistill.js alone, and to the first results of the page, with its worker and its example.
-// node bench/page_speed.mjs FOLDER NAME [ROUNDS]; needs `make runners` and Chromium. Each round has a profile of its own, so that nothing is cached.
+// A page that edgedistill export NAME --web FOLDER wrote, in headless Chromium: the bytes that a visitor loads; medians of the milliseconds from
+// navigation to a first embedding by core/edgedistill.js alone, and to the first results of the page, with its worker and its example. And what
+// wasm_speed.mjs measures of the same student. `make page` runs it.
+// node bench/page_speed.mjs FOLDER NAME ONNXRUNTIME_WEB REPORT [ROUNDS]; each round has a profile of its own, so that nothing is cached.
+import { execFileSync } from "node:child_process";
+import { readFileSync, writeFileSync } from "node:fs";
+import { cpus, loadavg } from "node:os";
+import { fileURLToPath } from "node:url";
+
 import { launch, serve } from "../export/web/chromium.mjs";
 
-const [folder, name, rounds = "11"] = process.argv.slice(2);
+const [folder, name, ort, report, rounds = "11"] = process.argv.slice(2);
 const { server, origin } = await serve({}, folder);
 const browser = await launch();
+const chromium = browser.version();
 const found = { alone_ms: [], results_ms: [] };
 let bytes = 0;
 for (let round = -1; round < Number(rounds); round++) {
@@ -31,5 +38,14 @@ for (let round = -1; round < Number(rounds); round++) {
 }
 await browser.close();
 server.close();
-const median = (values) => Number(values.sort((a, b) => a - b)[values.length >> 1].toFixed(1));
-console.log(JSON.stringify({ bytes, ...Object.fromEntries(Object.entries(found).map(([key, values]) => [key, median(values)])) }));
+const median = (values) => Number(values.toSorted((a, b) => a - b)[values.length >> 1].toFixed(1));
+const page = { bytes, alone_ms: median(found.alone_ms), results_ms: median(found.results_ms), samples: found };
+const here = (path) => fileURLToPath(new URL(path, import.meta.url));
+const graph = here(`../edgedistill/shipped/bundles/${name}/onnx/model_quantized.onnx`);
+const wasm = JSON.parse(execFileSync("node", [here("wasm_speed.mjs"), `${folder}/students/${name}.bin`, graph, ort], { encoding: "utf8" }));
+const versions = { chromium, node: process.versions.node, "onnxruntime-web": JSON.parse(readFileSync(`${ort}/package.json`, "utf8")).version };
+const machine = { cpu: cpus()[0].model, cores: cpus().length, load: loadavg()[0] };
+const result = { schema: 1, bench: "page speed", student: name, page, wasm, machine, versions, made_at: new Date().toISOString() };
+writeFileSync(report, `${JSON.stringify(result, null, 1)}\n`);
+const { samples, ...medians } = page;
+console.log(JSON.stringify({ ...medians, wasm }, null, 1));

@@ -232,13 +232,14 @@ def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> N
         raise CheckFailed(f"{option}: {fact}; report it with the processor and the compiler")
     if not rows:
         return
-    expected = target.open(session).encode_query(texts[: len(rows)])
+    opened = target.open(session)
+    expected = getattr(opened, "logits", opened.encode_query)(texts[: len(rows)])
     if {len(row) for row in rows} != {expected.shape[1]} or len(rows) > len(texts):
         raise UserError(
             f"{option}: embeddings that are not of {expected.shape[1]} dimensions, or of more than its "
             "texts; see bench/README.md"
         )
-    least = float(cosines.dot(cosines.unit(np.array(rows)), expected).min())
+    least = float(cosines.dot(cosines.unit(np.array(rows)), cosines.unit(expected)).min())
     runner["cosine_min"] = round(least, 5)
     if least < SAME_MODEL:
         raise CheckFailed(

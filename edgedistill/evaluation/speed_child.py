@@ -39,7 +39,8 @@ def answer(request: Request) -> Request:
     from edgedistill.runtime import bundle
 
     opened = bundle.load(request["bundle"], request["precision"], request["threads"], request["device"])
-    calls = Calls(opened.tokenize, opened.encode_ids, opened.encode)
+    query = partial(opened.tokenize, role="query")
+    calls = Calls(query, opened.encode_ids, opened.encode_query)
     if opened.labels:
         calls = Calls(opened.tokenize_items, opened.item_rows, opened.logits)  # type: ignore[attr-defined]
     calls.run([["a first text", "another"] if opened.pair else "a first text"])
@@ -50,7 +51,7 @@ def answer(request: Request) -> Request:
     times, tokens = _single(calls, request)
     sizes = {**{str(size): size for size in BATCH_SIZES}, "budget": len(texts)}
     rates = {name: _rate(calls.run, texts, size, seconds) for name, size in sizes.items()}
-    by_length = {} if opened.labels else _by_length(opened, request)
+    by_length = {} if opened.labels else _by_length(opened, query, request)
     words = _words(texts, LONGEST)
     long = [" ".join(words[: 2**power]) for power in range(LONGEST.bit_length())]
     varied = [[text, text] for text in long] if opened.pair else long
@@ -89,7 +90,7 @@ def _single(calls: Calls, request: Request) -> tuple[list[float], int]:
     return times, tokens
 
 
-def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
+def _by_length(opened: Any, tokenize: Any, request: Request) -> dict[str, dict[str, float]]:
     """The medians {tokens, tokenize_ms, graph_ms, pooling_ms} of a text of each of LENGTHS. Pooling is what
     the graph takes longer than for `last_hidden_state`, and left out where it has no such output."""
     from edgedistill.runtime import manifest, onnx_session
@@ -102,11 +103,11 @@ def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
     medians = {}
     for length in (length for length in LENGTHS if length <= opened.max_tokens):
         text = " ".join(words[:length])
-        while len(opened.tokenize([text])[0]) > length and " " in text:
+        while len(tokenize([text])[0]) > length and " " in text:
             text = text.rpartition(" ")[0]
-        ids = opened.tokenize([text])
+        ids = tokenize([text])
         inputs = dict(zip(manifest.INPUTS, pad(ids, 0), strict=False))
-        calls: list[Callable[[], Any]] = [partial(opened.tokenize, [text])]
+        calls: list[Callable[[], Any]] = [partial(tokenize, [text])]
         calls += [partial(session.run, [name], inputs, onnx_session.RUN_OPTIONS) for name in outputs]
         tokenizing, graph, *hidden = _medians_ms(calls, request["seconds"] / len(LENGTHS))
         timed = medians[str(length)] = {"tokens": len(ids[0]), "tokenize_ms": tokenizing, "graph_ms": graph}

@@ -58,7 +58,8 @@ static sample read_text(void) {
 
 static size_t tokenize(const char *text, size_t size) {
     size_t count = 0;
-    if (!error) error = ed_tokenize(student, text, size, ED_QUERY, ids, &count);
+    int role = ed_dims(student, 0) ? ED_QUERY : ED_TEXT; /* a classifier has no queries */
+    if (!error) error = ed_tokenize(student, text, size, role, ids, &count);
     return count;
 }
 

@@ -56,7 +56,7 @@ async function main({ values, positionals }) {
   if (!values.check && !values.time) return embedLines(student, options);
   const found = { student: positionals[0], ...student.about };
   if (values.check) Object.assign(found, checked(student, found));
-  if (values.time) Object.assign(found, time(student, { dims: options.dims, role: student.isPair ? "query" : "text" }));
+  if (values.time) Object.assign(found, time(student, options.dims));
   if (values.json) return print(JSON.stringify(found));
   if (values.check) await print(`${found.name}: OK, ${found.golden} golden texts match (worst ${found.worst.toFixed(5)}, at least ${found.least.toFixed(4)})`);
   if (values.time) await print(`${found.name}: a query of ${found.query_tokens} tokens ${found.p50_ms.toFixed(3)} ms (p50), ${found.p90_ms.toFixed(3)} ms (p90); ${found.rate_texts_s.toFixed(0)} texts/s of ${found.tokens_mean.toFixed(0)} tokens`);
@@ -88,7 +88,7 @@ async function answer(request) {
   const start = performance.now();
   const student = await open(request.student);
   const load_ms = performance.now() - start;
-  const role = student.isPair ? "query" : "text";
+  const role = student.labels.length ? "text" : "query"; // a classifier has no queries
   const found = await measure((texts) => texts.map((text) => student.embed(text, { role })), request);
   const peak_rss_bytes = 1024 * process.resourceUsage().maxRSS;
   return { ...found, load_ms, peak_rss_bytes, threads: 1, device: "cpu", version: `edgedistill.wasm, Node ${process.versions.node}` };

@@ -13,6 +13,10 @@
 #include <string.h>
 #endif
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#error "a student's file is little-endian, as this processor is not"
+#endif
+
 #define ED_PAD(n) (((size_t)(n) + 15) & ~(size_t)15)
 #define ED_AGAIN "; get the file again, or export it again"
 #define ED_DAMAGED "damaged: its parts do not fit together" ED_AGAIN

@@ -42,8 +42,9 @@ const round = (ms) => Math.max(0.0001, Math.round(ms * 1e4) / 1e4); // a browser
 const SAMPLE = "the old bridge over that river was closed for repairs so every train from here to a northern city now takes longer";
 const WORDS = SAMPLE.split(" ");
 
-/** Time a student, tokenization included, after a warm-up: a query again and again, then 128 texts of 4 to 34 words. */
-export function time(student, options) {
+/** Time a student, tokenization included, after a warm-up: a query again and again, then 128 of 4 to 34 words. */
+export function time(student, dims) {
+  const options = { dims, role: "query" };
   const query = "How do I reset my password?";
   const texts = Array.from({ length: 128 }, (_, at) =>
     Array.from({ length: 4 + (at % 31) }, (_, i) => WORDS[(at + i * (1 + (at % 5))) % WORDS.length]).join(" "),

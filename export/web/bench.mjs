@@ -17,8 +17,7 @@ async function answer(request) {
       const before = performance.now();
       const encoder = await load("/student.bin");
       const load_ms = performance.now() - before;
-      const role = encoder.isPair ? "query" : "text";
-      return { ...(await measure((texts) => encoder.encode(texts, { role }), asked)), load_ms };
+      return { ...(await measure((texts) => encoder.encodeQuery(texts), asked)), load_ms };
     }, request);
     return { ...found, version: `edgedistill.wasm, Chromium ${browser.version()}`, device: "cpu", threads: 1 };
   } finally {

@@ -33,7 +33,7 @@ const operations = {
   },
 
   check: () => student.check(),
-  time: () => time(student, { dims: chosenDim, role: student.isPair ? "query" : "text" }),
+  time: () => time(student, chosenDim),
 };
 
 let queue = Promise.resolve(); // one operation at a time

@@ -240,25 +240,12 @@ def test_documents_by_both(folder: Path, tmp_path: Path) -> None:
         bundle.load(out)
 
 
-def test_the_smallest_runner(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main, opened = runpy.run_path(str(EMBED))["main"], bundle.load(folder, "fp32")
-
-    def run(*options: str) -> Any:
-        monkeypatch.setattr("sys.argv", ["embed.py", str(folder), "fp32", *options])
-        monkeypatch.setattr("sys.stdin", [f"{text}\n" for text in TEXTS])
-        return main()
-
-    for role in ("query", "document"):
-        assert run("--as", role) == 0
-        rows = np.array([json.loads(line) for line in capsys.readouterr().out.splitlines()])
-        assert np.abs(rows - opened.encode(TEXTS, role=role)).max() < 1e-5
-    assert run("--check") == 0
-    assert [json.loads(line)["texts"] for line in capsys.readouterr().out.splitlines()] == [34, 34]
-    with pytest.raises(SystemExit):
-        run()
-    assert "a pair of encoders; add --as query or --as document" in capsys.readouterr().err
+def test_the_smallest_runner_names_the_encoders(folder: Path) -> None:
+    runner = runpy.run_path(str(EMBED))["Bundle"]
+    with pytest.raises(SystemExit, match=f"a pair of encoders; give {folder / 'query'} or"):
+        runner(folder)
+    expected = bundle.load(folder, "fp32").encode_query(TEXTS[:1])
+    assert np.abs(runner(folder / "query", "fp32")(TEXTS[0], "query") - expected).max() < 1e-5
 
 
 def test_what_takes_one_encoder_names_the_folders(folder: Path) -> None:

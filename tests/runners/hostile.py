@@ -1,14 +1,11 @@
 """Bundles that a stranger may send: each function breaks a good tiny bundle in one way, all hashes right.
 
-    shutil.copytree(good, folder); HOSTILE["integer Div by -1"](folder)
+    shutil.copytree(good, folder); OPENING["integer Div by -1"](folder)
 
-`control` writes the plain graph that the others change. Every runner opens and runs it, so a refusal of
-    another is about
-the one thing that is wrong. A bundle of OPENING is refused when it is opened; one of ENCODING then or at
-`TEXT`, and
-gives no numbers. Refused: an error of the runner's own in one line, within seconds, and no file that the
-    manifest does not
-name is read. Needs numpy and onnx, not torch.
+`control` writes the plain graph that the others change, so that a refusal of another is about the one thing
+that is wrong. A bundle of OPENING is refused when it is opened; one of ENCODING then or at `TEXT`, and gives
+no numbers. Refused: an error of ours in one line, within seconds, and no file that the manifest does not name
+is read. Needs numpy and onnx, not torch.
 """
 
 from __future__ import annotations
@@ -576,4 +573,3 @@ READING: dict[str, Edit] = {
 
 OPENING: dict[str, Edit] = {**GRAPHS, **MANIFESTS, **FILES}
 ENCODING: dict[str, Edit] = {**RUNS, **TOKENIZERS}
-HOSTILE: dict[str, Edit] = {**OPENING, **ENCODING}

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from safetensors.torch import save_file
 
 from edgedistill import device, files, run
 from edgedistill.errors import UserError
-from edgedistill.evaluation import scoring
+from edgedistill.evaluation import bench, scoring, speed
 from edgedistill.export import bundle_writer, pair_bundle
 from edgedistill.export.model_source import Source
 from edgedistill.runtime.bundle import load
 from edgedistill.runtime.compact import compact
 from edgedistill.runtime.manifest import digest
+from edgedistill.session import Session
 from edgedistill.students.classifier import Classifier
 from tests.conftest import sentences
 from tests.export.test_export import make_run
@@ -145,6 +147,16 @@ def test_a_classifier_as_in_python(classifier: Path, tmp_path: Path) -> None:
     assert [each[0]["label"] for each in found["classes"]] == list(labels)
     (line,) = node("cli.js", str(file), text=TEXTS[0]).stdout.splitlines()
     assert json.loads(line) == found["classes"][0]
+
+
+@pytest.mark.parametrize("name", ["asked", "classifier"])
+def test_bench_compares_queries_or_logits(name: str, request: pytest.FixtureRequest) -> None:
+    target = bench.targets(str(request.getfixturevalue(name)))[0]
+    target = replace(target, runner=speed.Runner.named("node"))
+    plan = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
+    [target.speed] = speed.measure([target], TEXTS, Session(threads=1), plan)
+    bench._check_embeddings(target, TEXTS, Session(threads=1))
+    assert target.speed["runner"]["cosine_min"] > 0.9999
 
 
 def test_search_by_words() -> None:

@@ -37,6 +37,7 @@ QUICK = [
     "refused_files",
     "no_simd",
     "pair_by_roles",
+    "two_students_an_end_and_a_policy",
 ]
 SLOW = ["search_check_time", "many_texts", "golden_texts", "phone_width"]
 

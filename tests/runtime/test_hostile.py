@@ -3,7 +3,9 @@ read."""
 
 from __future__ import annotations
 
+import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle, verify
+from edgedistill.runtime.trust import tokenizer_check
 from tests.runners import hostile
 
 OPENING = hostile.OPENING
@@ -103,3 +106,12 @@ def test_a_text_that_a_bundle_embeds_before_the_one_it_fails_on(place: Path) -> 
     assert opened.encode(["the cat"]).shape == (1, 24)
     with pytest.raises(CheckFailed):
         opened.encode(["the cat", hostile.TEXT])
+
+
+def test_only_patterns_of_published_tokenizers_and_simpler_ones() -> None:
+    others = [*hostile.REGEXES.values(), *hostile.OTHERS, "[a\n&&b]"]
+    for pattern in [*hostile.PUBLISHED, *others]:
+        split = {"type": "Split", "pattern": {"Regex": pattern}}
+        data = json.dumps({"model": {"type": "WordPiece", "vocab": {}}, "pre_tokenizer": split}).encode()
+        with pytest.raises(ValueError) if pattern in others else nullcontext():
+            tokenizer_check.check_tokenizer(data)

@@ -589,6 +589,30 @@ export const cases = {
     assert.deepEqual(on.bugs, []);
   },
 
+  /** Two students in one page, a worker that ends at work, and policies of a page and of its worker that forbid WebAssembly. */
+  async two_students_an_end_and_a_policy() {
+    const use = `async (nano) => {
+      const { load } = await import("/encoder.js");
+      const micro = await load("/students/micro.bin");
+      const rows = await Promise.all([nano.encode("a cat"), micro.encode("a cat")]);
+      const work = nano.encode(Array(500).fill("a cat")).catch((error) => error.message);
+      nano.close();
+      return { rows: rows.map((row) => [...row]), ended: await work, other: [...(await micro.encode("a cat"))] };
+    }`;
+    const found = await inBrowser(await page("/"), "/students/nano.bin", {}, use);
+    const [nano, micro] = await Promise.all(["nano", "micro"].map(async (name) => [...(await Student.open(student(name))).embed("a cat")]));
+    assert.deepEqual(found, { rows: [nano, micro], ended: "encoder: closed; load it again", other: micro });
+    const headers = { "Content-Security-Policy": "script-src 'self'" };
+    const strict = (file) => async (fresh) =>
+      fresh.route(`**/${file}`, async (route) => route.fulfill({ response: await route.fetch(), headers: { ...(await route.fetch()).headers(), ...headers } }));
+    const named = /edgedistill\.wasm: not compiled .*allow 'wasm-unsafe-eval'/;
+    const alone = await page("/students.json", { prepare: strict("students.json") });
+    const open = 'import("/core/edgedistill.js").then(({ Student }) => Student.open("/students/micro.bin")).catch((error) => error.message)';
+    assert.match(await alone.evaluate(open), named);
+    const { error } = await inBrowser(await page("/", { prepare: strict("worker.js") }), "/students/micro.bin", {}, "() => 0");
+    assert.match(error, named);
+  },
+
   async phone_width() {
     const on = await page("/", { viewport: { width: 360, height: 740 }, isMobile: true, hasTouch: true });
     await on.waitForSelector("#students button");

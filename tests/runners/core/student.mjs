@@ -1,4 +1,4 @@
-// student.mjs STUDENT < texts.json > {ids, rows, int8, bits, check, dims, errors}.json
+// student.mjs STUDENT < texts.json > {ids, rows, int8, bits, tight, check, dims, errors}.json
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { Student } from "../../../export/core/edgedistill.js";
@@ -15,19 +15,32 @@ const failure = (call) => {
 };
 const damaged = readFileSync(process.argv[2]);
 damaged[9000] ^= 1;
+
+/** edgedistill.wasm, whose memory may grow to so many pages. */
+function bounded(pages) {
+  const wasm = readFileSync(new URL("../../../export/core/edgedistill.wasm", import.meta.url));
+  const at = wasm.indexOf(Buffer.from([5, 3, 1, 0])); // the section of memories: one, without a maximum
+  const section = [5, 5, 1, 1, wasm[at + 4], (pages & 127) | 128, pages >> 7];
+  return Buffer.concat([wasm.subarray(0, at), Buffer.from(section), wasm.subarray(at + 5)]);
+}
+
+const file = readFileSync(process.argv[2]);
+const tight = await Student.open(file, bounded((file.length >> 16) + 60));
 const errors = [
   failure(() => student.embed("a\ud800")),
   failure(() => student.embed("a", { role: "title" })),
   failure(() => student.embed("a", { dims: 7 })),
   failure(() => student.embed("a", { precision: "int4" })),
   await Student.open(damaged).catch((error) => `${error.name}: ${error.message}`),
+  failure(() => tight.embed("long text ".repeat(1e6))),
 ];
 const found = {
   ids: all((text) => student.tokenize(text)),
   rows: all((text) => student.embed(text)),
   int8: all((text) => student.embed(text, { precision: "int8" })),
   bits: all((text) => student.embed(text, { precision: "binary" })),
-  long: student.embed("long text ".repeat(1e5)).length,
+  long: student.embed("long text ".repeat(1e6)).length,
+  tight: Array.from(tight.embed(texts[0])), // after that
   check: student.check(),
   dims: student.dims,
   errors,
