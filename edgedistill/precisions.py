@@ -60,14 +60,14 @@ class Precision(NamedTuple):
         return f"try --precision {self.fallback}" if self.fallback else "a bug in the graph, please report it"
 
 
-# The most exact weights first. The products of w8 and w4 are slower than float32's where the processor does
-# not multiply 8-bit integers. A CPU only emulates float16. On cuda, w8, w4 and qdq were not measured; int8's
-# products run on the CPU there.
+# The most exact weights first. The products of w8 are slower than float32's where the processor does not
+# multiply 8-bit integers. A CPU only emulates float16. On cuda, w8, w4 and qdq were not measured; int8's
+# products, which are w4's too, run on the CPU there.
 PRECISIONS: dict[str, Precision] = {
     "fp32": Precision(
         file="onnx/model.onnx",
         description="float32",
-        rank=Rank(cpu=3, int8_cpu=4, cuda=2),
+        rank=Rank(cpu=4, int8_cpu=5, cuda=2),
         bits=32,
         bytes_per_weight=4,
         # the same products in another order: float32 differs in the seventh digit
@@ -97,7 +97,7 @@ PRECISIONS: dict[str, Precision] = {
         file="onnx/model_w8.onnx",
         description="8-bit weights, one scale per block of 32; 8-bit activations in the same blocks, int8 "
         "products; the closest to fp32",
-        rank=Rank(cpu=4, int8_cpu=3, cuda=3),
+        rank=Rank(cpu=5, int8_cpu=4, cuda=3),
         bits=8,
         bytes_per_weight=1.13,
         # a six-layer encoder reaches 0.998 on ordinary text, and every row is quantized by itself
@@ -112,7 +112,7 @@ PRECISIONS: dict[str, Precision] = {
         file="onnx/model_quantized.onnx",
         description="8-bit weights, one scale per output channel; 8-bit activations with fixed scales or one "
         "per row; the fastest",
-        rank=Rank(cpu=1, int8_cpu=1, cuda=5),
+        rank=Rank(cpu=1, int8_cpu=1, cuda=4),
         bits=8,
         bytes_per_weight=1.02,
         # a six-layer encoder reaches 0.995 on its worst text
@@ -138,9 +138,9 @@ PRECISIONS: dict[str, Precision] = {
     ),
     "w4": Precision(
         file="onnx/model_q4.onnx",  # the name of transformers.js for q4
-        description="4-bit weights and embedding table, one float16 scale per group of 32; int8 matrix "
-        "multiplication; the smallest",
-        rank=Rank(cpu=5, int8_cpu=5, cuda=4),
+        description="4-bit weights and embedding table, one float16 scale per group of 32; the products of "
+        "int8, from weights restored when the graph is opened; the smallest",
+        rank=Rank(cpu=3, int8_cpu=3, cuda=5),
         bits=4,
         bytes_per_weight=0.58,
         # rounded to the nearest, a six-layer encoder reaches 0.905 on its worst text, 0.94 with error

@@ -131,15 +131,16 @@ def train_candidates(fit: Fit) -> None:
     new = [shape for shape in shapes if shape.name not in known]
     share = FIRST_SHARE / len(shapes) if len(shapes) > 1 else 1.0
     for number, shape in enumerate(new):
-        seconds = _training_seconds(fit, share, len(new) - number)
+        seconds = _training_seconds(fit, shape, share, len(new) - number)
         if seconds < plan.LEAST_TRIAL_S and any(each.steps for each in fit.state.candidates):
-            fit.session.log(f"no time is left to train {shape.name}")
-            return
+            fit.session.log(f"{shape.name}: left out, too little time to train it and others")
+            continue
         fit.measure(_candidate(fit, shape, shape.name, seconds, share == 1.0))
     trained = [each for each in _ranked(fit.state) if each.steps]
     if len(shapes) == 1 or not trained or any(each.name.endswith(LONGER) for each in trained):
         return
-    best, seconds = trained[0], _training_seconds(fit, 1.0, 1)
+    best = trained[0]
+    seconds = _training_seconds(fit, best.shape, 1.0, 1)
     if seconds >= 2 * plan.LEAST_TRIAL_S:
         fit.measure(_candidate(fit, best.shape, best.name + LONGER, seconds, True))
 
@@ -151,12 +152,13 @@ def _to_train(fit: Fit) -> list[Shape]:
     return [*starts[: plan.TRIALS - 1], *others][: plan.TRIALS]
 
 
-def _training_seconds(fit: Fit, share: float, left: int) -> float:
+def _training_seconds(fit: Fit, shape: Shape, share: float, left: int) -> float:
     """The seconds for the training steps of a candidate that has so large a share of the time for training,
     of which `left` are still to come in this round; infinite where steps are asked for."""
     if fit.request.steps is not None:
         return math.inf
-    setup = max((each.setup_s for each in fit.state.candidates), default=0.0)
+    known = [each for each in fit.state.candidates if each.shape == shape] or fit.state.candidates
+    setup = max((each.setup_s for each in known), default=0.0)
     total = fit.left_s + sum(each.seconds for each in fit.state.candidates if each.steps)
     return min(share * total, fit.left_s / left) - setup
 

@@ -367,15 +367,17 @@ def _largest(
     measure: Callable[[Shape], Cost | str],
     costs: dict[Shape, Cost],
 ) -> list[Shape]:
-    """The largest shape of a family that keeps to the budget, in 8 bits if any does, or none. What is too
-    large by a share shows how much smaller the next one must be."""
+    """The largest shape of a family that keeps to the budget, or none: in 8 bits if any does, but of a start
+    the one of most tokens. What is too large by a share shows how much smaller the next one must be."""
 
-    def size(shape: Shape) -> tuple[bool, float, float]:
-        fits_in_8 = shapes.estimated_bytes(shape, source, "int8") <= _most(budget)
+    def fits_in_8(shape: Shape) -> bool:
+        return shapes.estimated_bytes(shape, source, "int8") <= _most(budget)
+
+    def size(shape: Shape) -> tuple[float, float, float]:
         if source.is_start(shape):  # as many tokens as can be: no training makes up for those that lack
-            return fits_in_8, float(source.tokens(shape)), float(shape.table)
+            return source.tokens(shape), fits_in_8(shape), shape.table
         usual = shape.vocabulary == USUAL
-        return fits_in_8, shapes.products(shape, source) * (1 + usual), float(shape.table)
+        return fits_in_8(shape), shapes.products(shape, source) * (1 + usual), shape.table
 
     left, in_fewer_bits = sorted(family, key=size, reverse=True), list[Shape]()
     for _ in range(TRIES):
@@ -387,7 +389,8 @@ def _largest(
             continue
         costs[shape] = cost
         excess, precision = cost.nearest(budget)
-        if excess <= 0 and ROWS[cost.best(budget)].bits < 8 and size(shape)[0]:
+        may_fit_in_8 = ROWS[cost.best(budget)].bits < 8 and fits_in_8(shape)
+        if excess <= 0 and may_fit_in_8 and not source.is_start(shape):
             in_fewer_bits = in_fewer_bits or [shape]  # a smaller one may fit in 8
             continue
         if excess <= 0:

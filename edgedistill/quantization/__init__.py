@@ -17,6 +17,7 @@ __all__ = [
     "fp16",
     "graph_editor",
     "int8",
+    "qdq",
     "sample_texts",
     "w4",
     "w8",

@@ -186,6 +186,7 @@ class Products:
         self.inputs: dict[str, Input] = {}
         self.absorbed: set[str] = set()  # by products: the outputs of the sums with their biases
         self.nodes: list[NodeProto] = []
+        self.count = 0
 
     def converted(self) -> ModelProto:
         """The graph with all products replaced, and what else is large stored in 8 bits."""
@@ -209,10 +210,7 @@ class Products:
         if x not in self.inputs:
             self.inputs[x] = self._quantize(x)
         source = self.inputs[x]
-        # a shared layer's weight is read by several products, whose inputs share their factors
-        factors = self.channels[x].factors[:, None] if x in self.channels else np.float32(1)
-        values, scale = quantize_weights(weight * factors)
-        stored = self.constant(values, f"{name}_int8"), self.constant(scale, f"{name}_scale")
+        stored = self.stored(x, name, weight)
         (output,) = node.output
         if source.rows is not None:
             self.product(source, *stored, "", f"{output}_product")
@@ -223,6 +221,18 @@ class Products:
             self.absorbed.add(output)
         self.product(source, *stored, constant, output)
         return self.nodes
+
+    def stored(self, x: str, name: str, weight: ndarray) -> tuple[str, str]:
+        """Store the weight that x is multiplied by; returns the names of its values and of their scales.
+
+        A shared layer's weight is read by several products, whose inputs share their factors.
+        """
+        values, scale = quantize_weights(weight * self.factors(x)[:, None])
+        return self.constant(values, f"{name}_int8"), self.constant(scale, f"{name}_scale")
+
+    def factors(self, x: str) -> ndarray:
+        """What the channels of a product's input are divided by, (K,) or (1,)."""
+        return self.channels[x].factors if x in self.channels else np.ones(1, np.float32)
 
     def _quantize(self, x: str) -> Input:
         if x in self.channels:
@@ -259,7 +269,10 @@ class Products:
     def constant(self, value: ndarray | np.generic, name: str) -> str:
         return self.editor.constant(np.asarray(value), name)
 
-    def add(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
+    def add(self, op: str, inputs: list[str], output: str = "", domain: str = "", **attributes: Any) -> str:
+        """Add a node; its output has a number where it needs no name."""
+        self.count += 1
+        output = output or f"q{self.count}"
         self.nodes.append(new_node(op, inputs, output, domain=domain, **attributes))
         return output
 

@@ -1,10 +1,9 @@
-"""`w4`: 4-bit weights and embedding table, one float16 scale per group of 32; activations quantized per row
-inside the product."""
+"""`w4`: 4-bit weights and embedding table, one float16 scale per group of 32; products as in int8, whose
+weights are restored once, when the graph is opened."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 from numpy import ndarray
@@ -12,7 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from threadpoolctl import threadpool_limits
 
 from edgedistill.errors import CheckFailed
-from edgedistill.quantization import eight_bits
+from edgedistill.quantization import eight_bits, int8
 from edgedistill.quantization.fp16 import LARGEST, SMALLEST_NORMAL
 from edgedistill.quantization.graph_editor import (
     MICROSOFT,
@@ -20,11 +19,10 @@ from edgedistill.quantization.graph_editor import (
     GraphEditor,
     GraphFacts,
     new_node,
-    product_in_blocks,
 )
 from edgedistill.quantization.sample_texts import TokenIds, activations
 
-# numbers that share a scale, 4 + 16/32 = 4.5 bits each: the fewest that MatMulNBits takes, the most exact
+# numbers that share a scale, 4 + 16/32 = 4.5 bits each
 GROUP = 32
 # the values of 4 bits
 LOWEST = -8
@@ -41,44 +39,86 @@ MOST = 8 * LARGEST
 # of the weights; it needs E[x xᵀ] of the product's inputs.
 DAMPING = 0.1  # of the mean variance, added to each input's: the texts are few, and other texts come
 RANDOM_SHARE = 0.25  # of the second moments: random tokens, for texts unlike those given
+ZERO = 8  # the zero point of weights, which are stored as 0 … 15
+PAIRS = np.stack([np.arange(256) % 16, np.arange(256) // 16], 1).astype(np.float32) - ZERO  # in a byte
 SMALLEST_HALVED = 128  # elements; halving fewer saves less than the Cast takes
-ZERO = 8  # the zero point: MatMulNBits stores weights as 0 … 15
 
 # E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
 Moments = dict[str, ndarray]
 
 
 def converter(model: ModelProto, samples: TokenIds) -> Converter:
-    """`convert`, with the moments measured on token ids of some hundred texts.
+    """The graph -> the graph in w4, with moments and channels measured on token ids of some hundred texts.
 
     With them the weights of products are rounded with error feedback, which halves the loss; without, each
     weight is rounded to the nearest.
     """
     moments = {}
+    largest = int8.measure(model, samples)
     if len(samples):
         with threadpool_limits(1):  # more threads add in another order, which would give other bytes
             moments = second_moments(model, samples)
-    return partial(convert, moments=moments)
+    return lambda graph: Products(graph, largest, moments).converted()
 
 
-def convert(model: ModelProto, moments: Moments) -> ModelProto:
-    """Products become MatMulNBits, embedding tables GatherBlockQuantized, in opset 17; onnxruntime 1.20 runs
-    both.
+class Products(int8.Products):
+    """The products of int8, whose weights are stored in 4 bits; embedding tables become GatherBlockQuantized.
 
     Position tables, PQ codebooks and LSTM weights are stored in 8 bits, as there is no LSTM of 4-bit weights,
-    PQ codes as they are, scales, biases and norms in float16. MatMulNBits needs constant scales:
-    onnxruntime must fold their Casts, as it does unless all its graph optimizations are switched off.
+    PQ codes as they are, scales, biases and norms in float16. onnxruntime makes the 8-bit weights once, when
+    the graph is opened, unless all its graph optimizations are switched off.
 
     `moments` may have been measured on the same graph before some of its constants were hidden.
     """
-    editor = GraphEditor(model)
-    editor.rewrite(_gather)
-    editor.rewrite(eight_bits.table)
-    editor.rewrite(eight_bits.lstm)
-    with threadpool_limits(1):
-        editor.rewrite(lambda editor, node: _matmul_n_bits(editor, node, moments))
-    _halve_floats(editor)
-    return editor.finish()
+
+    def __init__(self, model: ModelProto, largest: int8.Largest, moments: Moments | None = None) -> None:
+        super().__init__(model, largest)
+        self.moments = moments or {}
+
+    def converted(self) -> ModelProto:
+        editor = self.editor
+        editor.rewrite(_gather)
+        editor.rewrite(eight_bits.table)
+        editor.rewrite(eight_bits.lstm)
+        with threadpool_limits(1):
+            editor.rewrite(self._rewrite)
+        _halve_floats(editor)
+        return editor.finish()
+
+    def stored(self, x: str, name: str, weight: ndarray) -> tuple[str, str]:
+        """In 4 bits, turned: (outputs, inputs), and scales in units of the 8-bit weight's, `{name}_step`.
+
+        They become the weight of int8, `{name}_int8`, by nodes that onnxruntime folds. It folds none of its
+        own operators for 4 bits, nor DequantizeLinear.
+        """
+        whole, step = f"{name}_int8", f"{name}_step"
+        if step in self.editor.constants:  # a shared layer's
+            return whole, step
+        check_range(weight, name)
+        values, scale = quantize_groups(weight.T)
+        if name in self.moments:
+            values, scale = quantize_with_feedback(weight, self.moments[name])
+        groups, scale = in_groups(values), scale[..., None].astype(np.float32)
+        rows, inputs = len(values), len(weight)
+        even = (groups * scale).reshape(rows, -1)[:, :inputs] * self.factors(x)
+        steps = _room(int8.quantize_weights(even.T)[1])
+        bits = self.constant(packed(groups.reshape(rows, -1), ZERO), f"{name}_w4")
+        scales = self.constant(_float16(scale / steps[:, None, None]).astype(np.float16), f"{name}_w4_scale")
+        pairs = self.constant(PAIRS, "pairs_256")
+        index = self.add("Cast", [bits], to=TensorProto.INT32)
+        in_pairs = self.add("Gather", [pairs, index])
+        shape = self.constant(np.array([rows, -1, GROUP]), f"shape_{rows}_1_{GROUP}")
+        floats = self.add("Cast", [scales], to=TensorProto.FLOAT)
+        restored = self.add("Mul", [self.add("Reshape", [in_pairs, shape]), floats])
+        shape = self.constant(np.array([rows, groups.size // rows]), f"shape_{rows}_{groups.size // rows}")
+        restored = self.add("Reshape", [restored, shape])
+        if groups.size > values.size:
+            ends = [self.constant(np.array([at]), f"slice_{at}") for at in (0, inputs, 1)]
+            restored = self.add("Slice", [restored, *ends])
+        if x in self.channels:
+            restored = self.add("Div", [restored, f"{x}_factors"])
+        integers = self.add("Cast", [self.add("Round", [restored])], to=TensorProto.INT8)
+        return self.add("Transpose", [integers], whole), self.constant(steps, step)
 
 
 def _gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
@@ -96,38 +136,12 @@ def _gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
         values, scale = quantize_groups(array)
         data = packed(values.reshape(-1)).tobytes()
         editor.constants[bits] = helper.make_tensor(bits, TensorProto.INT4, values.shape, data, raw=True)
-        nodes.append(_scale(editor, scale, scales))
+        stored, restored = editor.constant(scale, scales), f"{scales}_float"
+        nodes.append(new_node("Cast", [stored], restored, f"{scales}_cast", to=TensorProto.FLOAT))
     options = {"gather_axis": 0, "quantize_axis": 1, "block_size": GROUP}
     read = [bits, ids, f"{scales}_float"]
     rows = f"{out}_rows"
     return [*nodes, new_node("GatherBlockQuantized", read, out, rows, domain=MICROSOFT, **options)]
-
-
-def _scale(editor: GraphEditor, scale: ndarray, name: str) -> NodeProto:
-    """Scales, float16 in the file, float32 as `{name}_float`: onnxruntime folds this Cast when the graph is
-    opened."""
-    stored = editor.constant(scale, name)
-    return new_node("Cast", [stored], f"{name}_float", f"{name}_cast", to=TensorProto.FLOAT)
-
-
-def _matmul_n_bits(editor: GraphEditor, node: NodeProto, moments: Moments) -> list[NodeProto] | None:
-    """x · W -> MatMulNBits of 4 bits."""
-    weight = editor.weight(node)
-    if weight is None:
-        return None
-    name = node.input[1]
-    bits = f"{name}_w4"
-    scales = f"{name}_w4_scale"
-    nodes = []
-    if bits not in editor.constants:  # a shared layer's matrix is read by several products
-        check_range(weight, name)
-        values, scale = quantize_groups(weight.T)
-        if name in moments:
-            values, scale = quantize_with_feedback(weight, moments[name])
-        editor.constant(packed(in_groups(values), ZERO), bits)
-        nodes.append(_scale(editor, scale.reshape(-1), scales))
-    names = [node.input[0], bits, f"{scales}_float"]
-    return [*nodes, product_in_blocks(node, names, weight, 4)]
 
 
 def _halve_floats(editor: GraphEditor) -> None:
@@ -271,6 +285,12 @@ def packed(values: ndarray, zero: int = 0) -> ndarray:
     bits = (values + zero).astype(np.uint8) & 15
     bits = np.pad(bits, [(0, 0)] * (bits.ndim - 1) + [(0, bits.shape[-1] % 2)])
     return bits[..., 0::2] | (bits[..., 1::2] << 4)
+
+
+def _room(steps: ndarray) -> ndarray:
+    """Scales that float16 holds, and larger by more than it rounds: no weight leaves its 8 bits."""
+    half = np.minimum(steps * (1 + 2.0**-9), LARGEST).astype(np.float16)
+    return np.where(half < steps, np.nextafter(half, np.float16(np.inf)), half).astype(np.float32)
 
 
 def _float16(scale: ndarray) -> ndarray:

@@ -21,11 +21,11 @@ from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.runtime.trust.graph_check import BYTES, FIXED32, number, span
 
 GROUP = 32  # weights that share a scale in MatMulNBits and GatherBlockQuantized
-MIDDLE = {8: 128, 4: 8}  # what stands for 0 in MatMulNBits, by its bits
 # of a constant that is kept in another way, the last of products alone
 ENDINGS = ("", "_fp16", "_negative", "_w4", "_int8", "_w8")
 ENDING = re.compile(f"({'|'.join(ENDINGS[1:])})$")
 PRODUCTS = ("MatMul", "MatMulIntegerToFloat", "MatMulNBits")
+RESTORING = ("DequantizeLinear", "Cast", "Round", "Div", "Transpose", "Reshape", "Slice", "Mul", "Gather")
 PASSED = ("Identity", "Reshape", "Squeeze", "Cast")  # nodes that only change how values are laid out
 # of TensorProto.DataType
 TYPES = {1: "f4", 2: "u1", 3: "i1", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2"}
@@ -109,9 +109,16 @@ class GraphWeights:
         return ENDING.sub("", stored) if stored in self.tensors else ""
 
     def _restored(self, name: str) -> str:
-        """What was stored of a value: what a DequantizeLinear that gives it reads, or itself."""
-        writer = self.writers.get(name)
-        return writer.inputs[0] if writer is not None and writer.kind == "DequantizeLinear" else name
+        """What was stored of a value that is restored when the graph is opened; itself where nothing was."""
+        for writer in self._restoring(name):
+            name = writer.inputs[writer.kind == "Gather"]
+        return name
+
+    def _restoring(self, name: str) -> Iterator[Node]:
+        """The nodes between a value and what was stored of it, the last first."""
+        while (writer := self.writers.get(name)) is not None and writer.kind in RESTORING:
+            yield writer
+            name = writer.inputs[writer.kind == "Gather"]
 
     def writer(self, name: str) -> Node | None:
         """The node that computes a value, layout left out; None for inputs and constants."""
@@ -167,23 +174,33 @@ class GraphWeights:
         if node.kind == "MatMulNBits":
             return self._in_blocks(node)
         stored = self._restored(node.inputs[1])
+        if stored.endswith("_w4"):
+            return self._from_four_bits(node, stored)
         values = np.ascontiguousarray(self._values(stored).T)
         if not stored.endswith("_int8"):
             return Stored(values)
         scale = node.inputs[3] if node.kind == "MatMulIntegerToFloat" else f"{name}_scale"
         return Stored(values, self.array(scale).reshape(-1, 1), values.shape[1])
 
+    def _from_four_bits(self, node: Node, stored: str) -> Stored:
+        """The 8 bits that a product multiplies with: onnxruntime makes them of the 4 that are stored."""
+        values = _nibbles(self._values(stored)).astype(np.float32) - 8
+        scales, factors, step = self.array(f"{stored}_scale"), self.factors(node), self.array(node.inputs[3])
+        even = (values.reshape(*scales.shape[:2], GROUP) * scales).reshape(len(values), -1)
+        for writer in self._restoring(node.inputs[1]):
+            even = even[:, : self._values(writer.inputs[2])[0]] if writer.kind == "Slice" else even
+        even = even if factors is None else even / factors
+        return Stored(np.rint(even).astype(np.int8), step.reshape(-1, 1), even.shape[1])
+
     def _in_blocks(self, node: Node) -> Stored:
-        """The weight of a MatMulNBits: symmetric, in groups along its inputs."""
-        bits, rows, columns = (int(node.attributes[key]) for key in ("bits", "N", "K"))
+        """The weight of a MatMulNBits of 8 bits: symmetric, in groups along its inputs."""
+        rows, columns = (int(node.attributes[key]) for key in ("N", "K"))
         packed = self._values(node.inputs[1]).reshape(rows, -1)
-        if bits == 4:  # the lower 4 bits of each byte come first
-            packed = _nibbles(packed).reshape(rows, -1)
         scales = self.array(node.inputs[2].removesuffix("_float")).reshape(rows, -1)
         if packed.shape[1] != GROUP * scales.shape[1]:
             raise ValueError(f"{packed.shape[1]} weights and {scales.shape[1]} scales in a row")
-        values = (packed.astype(np.int16) - MIDDLE[bits]).astype(np.int8)
-        return Stored(np.ascontiguousarray(values[:, :columns]), scales, GROUP, bits)
+        values = (packed.astype(np.int16) - 128).astype(np.int8)
+        return Stored(np.ascontiguousarray(values[:, :columns]), scales, GROUP)
 
     def factors(self, node: Node) -> ndarray | None:
         """What the channels of a product's input are multiplied with before they are rounded to 8 bits; None
@@ -195,7 +212,7 @@ class GraphWeights:
         """The constants of a student that were not read; not those that the graph's writer made, such as
         shapes, or the factors of a product that others read the weight of too."""
         large = [name for name, tensor in self.tensors.items() if np.prod(tensor.shape) > GROUP]
-        own = re.compile(r"_(\d+|factors)$")
+        own = re.compile(r"_(\d+|factors)(_fp16)?$")
         return [name for name in large if name not in self.used and not own.search(name)]
 
     def _values(self, name: str) -> ndarray:

@@ -50,7 +50,7 @@ def test_sizes_are_those_of_the_bundle(shape: Shape, planned: Fit, tmp_path: Pat
 
 def test_which_precisions_keep_to_a_budget() -> None:
     cost = Cost({"int8": 5_100_000, "w8": 4_900_000, "w4": 3_000_000}, {"int8": 0.4, "w8": 0.9, "w4": 1.1})
-    assert cost.fitting(Budget(5.0, 1.0)) == ["w8"] and cost.fitting(Budget(6.0, 2.0)) == ["int8", "w8", "w4"]
+    assert cost.fitting(Budget(5.0, 1.0)) == ["w8"] and cost.fitting(Budget(6.0, 2.0)) == ["int8", "w4", "w8"]
     assert (cost.best(Budget(5.0, 1.0)), cost.best(Budget(9.0, 0.2))) == ("w8", "int8")
     assert cost.nearest(Budget(2.0, 1.0)) == (pytest.approx(0.5), "w4")
     assert cost.described("w4") == "w4 3 MB, 1.1 ms"

@@ -48,5 +48,5 @@ def product_alone(weight: np.ndarray) -> onnx.ModelProto:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", d]) for name, d in sizes)
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="p")
     plain = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(weight, "w")])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(plain, opset_imports=opsets, ir_version=8)
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(plain, opset_imports=opsets, ir_version=9)

@@ -74,9 +74,8 @@ def test_explain_a_run(tmp_path: Path) -> None:
     assert (
         found["cosine_mean"] < min(layer["cosine_mean"] for layer in found["layers"]) < 1
     )  # all together lose most
-    assert found["saved_bytes"] == pytest.approx(
-        sum(layer["saved_bytes"] for layer in found["layers"]), rel=0.05
-    )
+    alone = sum(layer["saved_bytes"] for layer in found["layers"])
+    assert 0.7 * found["saved_bytes"] < alone < found["saved_bytes"]  # each needs what all of them share
     shown = layer_losses.table(found)
     assert "all together" in shown and "encoder.layer.0.intermediate.dense " in shown and "MatMul" in shown
     assert sum(layer["share"] for layer in found["layers"]) == pytest.approx(1, abs=1e-3)

@@ -170,7 +170,7 @@ def test_the_arithmetic_is_really_in_few_bits(
 ) -> None:
     for precision, operator in (
         ("w8", "MatMulNBits"),
-        ("w4", "MatMulNBits"),
+        ("w4", "MatMulIntegerToFloat"),
         ("int8", "MatMulIntegerToFloat"),
     ):
         nodes = quantization.convert(graphs[name], precision, SAMPLES).graph.node
@@ -185,7 +185,7 @@ def test_the_arithmetic_is_really_in_few_bits(
 
 @pytest.mark.parametrize("inputs", [20, 32, 45])
 @pytest.mark.parametrize(("precision", "lost"), [("w8", 0.02), ("w4", 0.15)])
-def test_a_product_in_blocks_is_the_product(precision: str, lost: float, inputs: int) -> None:
+def test_a_product_in_groups_is_the_product(precision: str, lost: float, inputs: int) -> None:
     """Also where the input's width is no multiple of a block."""
     random = np.random.default_rng(3)
     weight = random.normal(size=(inputs, 8)).astype(np.float32)

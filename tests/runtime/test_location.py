@@ -116,9 +116,9 @@ def test_a_shipped_bundle_has_no_run_to_export_again() -> None:
 @pytest.mark.parametrize(
     ("flags", "device", "expected"),
     [
-        (["avx2"], "cpu", ["int8", "qdq", "fp32", "w8", "w4", "fp16"]),
-        (["avx2", "avx_vnni"], "cpu", ["int8", "qdq", "w8", "fp32", "w4", "fp16"]),
-        (["avx_vnni"], "cuda", ["fp16", "fp32", "w8", "w4", "int8", "qdq"]),
+        (["avx2"], "cpu", ["int8", "qdq", "w4", "fp32", "w8", "fp16"]),
+        (["avx2", "avx_vnni"], "cpu", ["int8", "qdq", "w4", "w8", "fp32", "fp16"]),
+        (["avx_vnni"], "cuda", ["fp16", "fp32", "w8", "int8", "w4", "qdq"]),
     ],
 )
 def test_the_fastest_precision_by_the_manifests_rank(
