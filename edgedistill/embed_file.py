@@ -133,10 +133,9 @@ def embed_file(
         def embedded() -> Embedded:
             nonlocal count
             for texts in _chunks(source.texts(reading)):
-                ids = encoder.whole_ids(texts, source.role)
-                reading.cut([len(row) for row in ids], encoder.max_tokens)
-                reading.unknown(encoder.unknown_tokens(ids, source.role))
-                rows = encoder.encode(texts, dim, batch_tokens, role=source.role, precision=out.precision)
+                ids = encoder.tokenize(texts, source.role)
+                reading.tokens(encoder.not_read(texts, ids, source.role))
+                rows = encoder.encode_ids(ids, dim, batch_tokens, out.precision)
                 count += len(texts)
                 yield texts, rows
                 advance(len(texts))

@@ -3,6 +3,8 @@ cut."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +20,11 @@ class Reading:
     files: int = 0
     skipped: dict[str, str] = field(default_factory=dict)  # file -> reason
     other_files: dict[str, dict[str, int]] = field(default_factory=dict)  # folder -> ending -> how many
+    source: list[str] = field(default_factory=list, repr=False)  # the lines of the document that is read
     columns: dict[str, list[str]] = field(default_factory=dict)  # table -> its columns, where none was named
     records: dict[str, list[str]] = field(default_factory=dict)  # .json -> the key of the list that is read
     not_read: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # file -> what -> which of it
+    rows_left_out: Counter[str] = field(default_factory=Counter)  # reason -> how many, of what is trained on
     texts_cut: int = 0
     tokens_cut: int = 0
     unknown_tokens: int = 0  # for which the vocabulary has no other than the unknown token
@@ -34,7 +38,10 @@ class Reading:
         self.added.add(key)
         for name, value in other.items():
             before = getattr(self, name)
-            setattr(self, name, before | value if isinstance(before, dict) else before + value)
+            if isinstance(before, Counter):
+                before.update(value)
+            else:
+                setattr(self, name, before | value if isinstance(before, dict) else before + value)
 
     def leave_out(self, name: str, what: str, which: Any) -> None:
         """Note a part of a file that is not read: a key of its front matter, the number of a page."""
@@ -53,21 +60,18 @@ class Reading:
         """Note a folder that cannot be opened."""
         self.skip(error.filename, error)
 
-    def cut(self, tokens: list[int], most: int) -> None:
-        """Note the numbers of tokens of texts, of which an encoder reads at most so many."""
-        lost = [count - most for count in tokens if count > most]
-        self.texts_cut += len(lost)
-        self.tokens_cut += sum(lost)
-
-    def unknown(self, found: list[tuple[int, bool]]) -> None:
-        """Note the unknown tokens of texts, as `Bundle.unknown_tokens` counts them."""
-        self.unknown_tokens += sum(count for count, _ in found)
-        self.unknown_texts += sum(alone for _, alone in found)
+    def tokens(self, not_read: Iterable[tuple[int, int, bool]]) -> None:
+        """Note what an encoder does not read of texts, as `Bundle.not_read` counts it."""
+        for cut, unknown, alone in not_read:
+            self.texts_cut += cut > 0
+            self.tokens_cut += cut
+            self.unknown_tokens += unknown
+            self.unknown_texts += alone
 
     @property
     def report(self) -> dict[str, Any]:
         """As the JSON of a command has it."""
-        return {name: value for name, value in vars(self).items() if name != "added"}
+        return {name: value for name, value in vars(self).items() if name not in ("added", "source")}
 
     @property
     def line(self) -> str:
@@ -89,6 +93,9 @@ class Reading:
         for what, entries in noted.items():
             names = [f"{name} ({', '.join(details)})" for name, details in entries.items()]
             line += [f"{what} {_first(names)}"] if names else []
+        if left_out := self.rows_left_out.total():
+            reasons = (f"{count:,} {reason}" for reason, count in self.rows_left_out.items() if count)
+            line.append(f"{counted(left_out, 'row')} left out: {', '.join(reasons)}")
         if self.texts_cut:
             texts = counted(self.texts_cut, "text")
             line.append(f"{texts} cut at the encoder's limit, {counted(self.tokens_cut, 'token')} not read")

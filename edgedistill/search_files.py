@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgedistill import files, object_store
-from edgedistill.data import bm25, cached_folder, file_patterns, input_file, readers
+from edgedistill.data import bm25, cached_folder, deduplicate, file_patterns, input_file, readers
 from edgedistill.embed_file import LONGEST_TEXT
 from edgedistill.errors import UserError, escaped
 from edgedistill.reading import Reading
@@ -28,7 +28,8 @@ from edgedistill.session import QUIET, Session, progress_bar, wrapped
 STUDENT = "nano"  # unless another is named
 EXAMPLE = "edgedistill search 'how do I reset it?' docs"
 CHUNK_TEXTS = 1_024  # embedded between two reports of progress
-FORMAT = 3  # part of every cache key: raise it when what is kept changes
+OF_TOKENS = [("cut", "i4"), ("unknown", "i4"), ("alone", "?")]  # see Bundle.not_read
+FORMAT = 4  # part of every cache key: raise it when what is kept changes
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
 BEGUN = 6  # words by which a part of a paragraph is found in its file, and what may stand between two
 BETWEEN = r"(?:<[^<>]*>|[^\w<])+"
@@ -90,25 +91,31 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     is a `Reading.report`; `embedded` says how many texts were not in the cache.
     Raises UserError for an empty question, where no file is found, none has text, or a named one is damaged.
     """
-    question, top = readers.normalize(request.question), positive(request.top, "top")
+    question = readers.normalize(request.question)
+    top = positive(request.top, "top")
     weight = bm25.checked_weight(request.weight)
     if not question:
         raise UserError("the question is empty; give one, in quotes")
     reading = Reading()  # of this question alone
     found = _read(request, opened, reading)
     texts = list(found)
-    reading.unknown(opened.unknown_tokens(opened.whole_ids([question], "query"), "query"))
+    asked = opened.tokenize([question], "query")
+    reading.tokens(opened.not_read([question], asked, "query"))
     rows, embedded = _kept_embeddings(opened, texts, request, session, reading)
     session.log(reading.line)
-    cosines = similarity(opened.encode_query(question), rows)
-    words, ranked_by, least = np.zeros_like(cosines), "cosine", bm25.CLOSE_BY_COSINE
+    cosines = similarity(opened.of("query").encode_ids(asked), rows)
+    words = np.zeros_like(cosines)
+    ranked_by = "cosine"
+    least = bm25.CLOSE_BY_COSINE
     if weight:
         try:
             words = bm25.BM25(texts, "BM25").shares([question])
-            ranked_by, least = f"cosine above the mean + {weight:g} × BM25", bm25.CLOSE
+            ranked_by = f"cosine above the mean + {weight:g} × BM25"
+            least = bm25.CLOSE
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"
-    scores, best = bm25.joined(cosines, words, weight), bm25.joined(cosines, words).max()
+    scores = bm25.joined(cosines, words, weight)
+    best = bm25.joined(cosines, words).max()
     results = []
     for at in np.argsort(-scores[0], kind="stable")[:top].tolist():
         place, *also = (
@@ -125,7 +132,8 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
 def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, list[tuple[Path, int]]]:
     """The distinct texts of all files, with the files and the lines or rows of each. What a folder or a glob
     stands for and cannot be read is skipped."""
-    found, named = dict[str, list[tuple[Path, int]]](), file_patterns.named(request.paths, None)
+    found = dict[str, list[tuple[Path, int]]]()
+    named = file_patterns.named(request.paths, None)
     for path in file_patterns.matching_files(request.paths, Path(), "search", reading):
         try:
             passages = list(_passages(path, request, encoder, reading))
@@ -152,31 +160,24 @@ def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) ->
     """The texts of a file, each of no more tokens than the encoder reads: a longer one is divided; a heading
     or a cell of a document stands in a line of its own before what follows it."""
     least = SHORTEST if readers.is_text_file(path) and input_file.kind(path) != ".txt" else 1
-    run, first, lines = "", 0, list[str]()
+    run = ""
+    first = 0
     numbered = readers.numbered_texts(path, request.column, "--column", "auto", LONGEST_TEXT, reading)
     for number, text in numbered:
         first = first if run else number
+        if not text.strip() and not readers.is_text_file(path):
+            reading.rows_left_out[deduplicate.EMPTY] += 1
         before = -len(run) - 1
         *whole, run = encoder.passages(f"{run}\n{readers.normalize(text)}".strip())
-        lines = lines or (_source_lines(path) if whole else [])
         for passage, after in pairwise([*whole, run]):
             yield first, passage
             before += len(passage)
-            first = _line_of(after, lines, number, max(0, before))
+            first = _line_of(after, reading.source, number, max(0, before))
         if len(run) >= least:
             yield first, run
             run = ""
     if run:
         yield first, run
-
-
-def _source_lines(path: Path) -> list[str]:
-    """The lines of a document as it is written; none of a .pdf, whose pages alone are known, or a table."""
-    if not readers.is_text_file(path) or input_file.numbered(path) != "line":
-        return []
-    with input_file.opened(path) as file:
-        declared = input_file.kind(path) == ".html"
-        return input_file.decoded(file.read(), str(path), declared).split("\n")
 
 
 def _line_of(part: str, lines: list[str], number: int, before: int) -> int:
@@ -197,7 +198,9 @@ def _kept_embeddings(
     bundle = [manifest.digest(opened.manifest), *(encoder.precision for encoder in opened.encoders)]
     paths = [os.path.abspath(each) for each in request.paths]
     key = files.cache_key(format=FORMAT, paths=paths, column=request.column, bundle=bundle)
-    folder, known = session.cache / "search" / key, dict[bytes, Any]()
+    folder = session.cache / "search" / key
+    known = dict[bytes, Any]()
+    encoder = opened.of("document")
     hashed = {hashlib.sha256(text.encode()).digest(): text for text in texts}
     if cached_folder.intact(folder, session.log):
         known = {bytes(entry["text"]): entry for entry in np.load(folder / "embeddings.npy")}
@@ -208,16 +211,18 @@ def _kept_embeddings(
         for start in range(0, len(new), CHUNK_TEXTS):
             chunk = new[start : start + CHUNK_TEXTS]
             chosen = [hashed[key] for key in chunk]
-            rows = opened.encode_document(chosen, precision=PRECISION)
-            of_text = [("text", "V32"), ("row", "i1", rows.shape[1]), ("unknown", "i4"), ("alone", "?")]
+            ids = encoder.tokenize(chosen, "document")
+            rows = encoder.encode_ids(ids, precision=PRECISION)
+            of_text = [("text", "V32"), ("row", "i1", rows.shape[1]), *OF_TOKENS]
             entries = np.zeros(len(chunk), of_text)
-            unknown = opened.unknown_tokens(opened.whole_ids(chosen, "document"), "document")
-            entries["text"], entries["row"] = chunk, rows
-            entries["unknown"], entries["alone"] = zip(*unknown, strict=True)
+            not_read = encoder.not_read(chosen, ids, "document")
+            entries["text"] = chunk
+            entries["row"] = rows
+            entries["cut"], entries["unknown"], entries["alone"] = zip(*not_read, strict=True)
             known.update(zip(chunk, entries, strict=True))
             advance(len(chunk))
     found = np.stack([known[key] for key in hashed])
-    reading.unknown(found[["unknown", "alone"]].tolist())
+    reading.tokens(found[[name for name, _ in OF_TOKENS]].tolist())
 
     def write(temporary: Path) -> None:
         np.save(temporary / "embeddings.npy", found)

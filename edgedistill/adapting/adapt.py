@@ -11,7 +11,6 @@ from typing import Any
 
 from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.adapting.plan import Request, planned, resumed, timed
-from edgedistill.data.training_sources import TrainingSources
 from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import judge, queries
@@ -25,6 +24,7 @@ from edgedistill.training import resume as resuming
 from edgedistill.training import student_embeddings, teacher_cache, train
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.open_recipe import open_recipe
+from edgedistill.training.training_sources import TrainingSources
 
 EXPORT_S, LATER = 20.0, 0.04  # seconds, and a share of the minutes, that are kept for export
 

@@ -15,5 +15,4 @@ __all__ = [
     "readers",
     "rows",
     "token_cache",
-    "training_sources",
 ]

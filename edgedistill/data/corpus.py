@@ -28,7 +28,7 @@ from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.session import Session, progress_bar
 
-FORMAT = 7  # part of every cache key: raise it when what is written changes
+FORMAT = 8  # part of every cache key: raise it when what is written changes
 CHUNK_TEXTS = 4096  # read at a time by a loop over all texts
 SHARD = 32_768  # texts of a `CorpusPass`
 # Names of added texts in `Corpus.sources`.
@@ -290,11 +290,30 @@ class Making:
         most = spec.max_words or readers.MAX_TEXT_CHARACTERS
         return spec.min_words <= words <= most and len(text) <= (spec.max_chars or longest)
 
-    def gathered(self, usable: Callable[[Row], bool], folder: Path) -> Spool:
-        """The usable rows of all tables, in a file of the folder."""
+    def flaw(self, row: Row) -> str | None:
+        """Why a row of texts cannot be trained on; None where it can."""
+        spec = self.spec
+        excluded = self.excluded_keys
+        longest = recipe.LONGEST_TRANSLATION if spec.translated else readers.MAX_TEXT_CHARACTERS
+        if not all(row):
+            return deduplicate.EMPTY
+        if not all(self.fits(text, longest) for text in row):
+            return deduplicate.LENGTH
+        if excluded and any(deduplicate.key(text) in excluded for text in row):
+            return deduplicate.EXCLUDED
+        if spec.label is not None and deduplicate.key(" ".join(row)) in self.measured:
+            return deduplicate.MEASURED
+        return _ranks_nothing(row) if spec.ranked else None
+
+    def gathered(self, folder: Path, whole: bool = False) -> Spool:
+        """The rows of all tables that can be trained on, or all where they are `whole`, in a file of the
+        folder."""
         rows = (table.rows for table in self.tables)
+        texts = self.spec.text_columns
         with progress_bar(None, self.session.progress, "reading") as advance:
-            return deduplicate.gather(rows, usable, self.excluded_keys, folder / "spool", advance)
+            return deduplicate.gather(
+                rows, lambda row: None if whole else self.flaw(row[:texts]), folder / "spool", advance
+            )
 
     def sampled(self, spool: Spool) -> ndarray:
         """The distinct rows within the limits per file and in all. Raises UserError for a limit of a file
@@ -309,6 +328,14 @@ class Making:
         most = [table.part.limit_per_file or spec.limit_per_file for table in self.tables]
         limits = [spec.limits.get(name, limit) for name, limit in zip(names, most, strict=True)]
         return spool.sample(limits, spec.limit)
+
+
+def _ranks_nothing(row: Row) -> str | None:
+    """What is wrong with a query and its documents."""
+    query, positive, *others = map(str.casefold, row)
+    if query in (positive, *others):
+        return "whose query is one of its documents"
+    return "whose positive is one of its negatives" if positive in others else None
 
 
 def build(
@@ -336,17 +363,15 @@ def build(
 
     def write(temporary: Path) -> None:
         session.log(f"reading texts: {making.tables[0].name}" + (", …" if len(making.tables) > 1 else ""))
-        spool = making.gathered(lambda row: row[0] != "" and making.fits(row[0]), temporary)
+        spool = making.gathered(temporary)
         if reading.skipped and not reading.files:
             raise UserError(*(f"{name}: {reason}" for name, reason in islice(reading.skipped.items(), 3)))
         meta = _write_split(making, spool, temporary)
         spool.path.unlink()
+        reading.rows_left_out.update(+spool.left_out)
         files.write_json(temporary / "corpus.json", meta | {"reading": reading.report})
         held_out = meta["texts"] - meta["trained"]
-        fact = f"{meta['texts']:,} left without duplicates, {held_out:,} of them held out"
-        if meta["measured"]:
-            fact += f"; {meta['measured']:,} dropped, since other rows hold them out"
-        session.log(f"{meta['read']:,} texts read; {fact}")
+        session.log(f"{meta['read']:,} texts read; {meta['texts']:,} kept, {held_out:,} of them held out")
 
     built = Corpus(cached_folder(folder, write, session.log))
     session.reading.add(built.fingerprint, built.reading)
@@ -487,5 +512,5 @@ def _write_split(making: Making, spool: Spool, folder: Path) -> Json:
     listed = [*zip(names, spool.counts(kept), strict=True)]
     listed += [(name, count) for name, count in counts.items() if count]
     sources = [{"name": name, "texts": count} for name, count in listed]
-    counted = {"read": spool.read, "measured": len(begins) - len(kept)}
-    return {**writer.meta(training_count, sources), **counted}
+    spool.left_out[deduplicate.MEASURED] += len(begins) - len(kept)
+    return {**writer.meta(training_count, sources), "read": spool.read}

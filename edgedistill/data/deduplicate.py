@@ -11,6 +11,7 @@ import hashlib
 import re
 import unicodedata
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, compress
@@ -24,6 +25,12 @@ from edgedistill.data import readers
 PROGRESS = 10_000  # rows read between two reports of the progress
 BUFFER = 1 << 20  # bytes
 SHARES = 16  # of the digests, compared one after the other
+# Why a row is left out.
+EMPTY = "with an empty text"
+LENGTH = "with a text that is too short or too long"
+DUPLICATE = "duplicates"
+EXCLUDED = "with an excluded text"
+MEASURED = "with a text that is measured"
 
 _WORD = re.compile(r"\w+")
 
@@ -72,14 +79,14 @@ class Spool:
     """The usable rows of all sources as lines of one file, in the order they were read.
 
     `offsets` holds the first line of each source, and the number of lines; `distinct` the lines that repeat
-    no earlier one, (n,) int64. `read` rows were read, of which `leaked` were left out for an excluded text.
+    no earlier one, (n,) int64. `read` rows were read; `left_out` holds why others are not among them.
     """
 
     path: Path
     offsets: list[int]
     distinct: ndarray
     read: int
-    leaked: int
+    left_out: Counter[str]
 
     def sample(self, limits: list[int | None], limit: int | None) -> ndarray:
         """Distinct lines, at most `limits` of each source and `limit` in all, spread evenly: (n,) int64."""
@@ -106,18 +113,18 @@ class Spool:
 
 def gather(
     sources: Iterable[Iterable[Row]],
-    usable: Callable[[Row], bool],
-    excluded: set[int],
+    flaw: Callable[[Row], str | None],
     path: Path,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Spool:
-    """Read all sources, and write the usable rows without an excluded text to `path`.
+    """Read all sources, and write the rows without a flaw to `path`.
 
     `advance` is called with a number of rows whenever so many more were read.
     """
     digests = array("Q")
     counts = []
-    read = leaked = 0
+    left_out = Counter[str]()
+    read = 0
     with path.open("wb") as lines:
         for source in sources:
             before = len(digests)
@@ -125,17 +132,17 @@ def gather(
                 read += 1
                 if read % PROGRESS == 0:
                     advance(PROGRESS)
-                if not usable(row):
-                    continue
-                if excluded and any(key(text) in excluded for text in row):
-                    leaked += 1
+                if reason := flaw(row):
+                    left_out[reason] += 1
                     continue
                 line = "\t".join(row)
                 lines.write(line.encode("utf-8", "replace") + b"\n")
                 digests.append(int.from_bytes(digest(line), "little"))
             counts.append(len(digests) - before)
         advance(read % PROGRESS)
-    return Spool(path, [0, *accumulate(counts)], _distinct(np.frombuffer(digests, np.uint64)), read, leaked)
+    distinct = _distinct(np.frombuffer(digests, np.uint64))
+    left_out[DUPLICATE] = len(digests) - len(distinct)
+    return Spool(path, [0, *accumulate(counts)], distinct, read, left_out)
 
 
 def _distinct(digests: ndarray) -> ndarray:

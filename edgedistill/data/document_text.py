@@ -36,14 +36,18 @@ _HIDDEN = frozenset(
     "head title script style template noscript noframes noembed video audio canvas meter progress datalist "
     "textarea rp desc defs metadata annotation annotation-xml".split()
 )
-_ALTERNATIVE = frozenset(("noscript", "datalist", "textarea"))  # which a page may come to show
+# Those that hold no text to be read, or the same in another notation.
+_NO_TEXT = frozenset("head script style rp metadata defs annotation annotation-xml".split())
+_OF_HEAD = 'title:not(:empty), meta[name=description i]:not([content=""])'
 # The attributes that a browser shows as text, the first that an element has.
 _SHOWN = {
     "img": ("alt",),
     "area": ("alt",),
     "input": ("alt", "value", "placeholder"),
+    "optgroup": ("label",),
+    "option": ("label",),
 }
-_NO_TEXT = ("hidden", "checkbox", "radio", "password", "color", "range", "file")  # types of <input>
+_NOT_TYPED = ("hidden", "checkbox", "radio", "password", "color", "range", "file")  # types of <input>
 # Elements that stand within a line; each other one begins a passage, and ends it.
 _WITHIN = frozenset(
     "a abbr acronym area b bdi bdo big button cite code data del dfn em embed font i img input ins kbd label "
@@ -82,8 +86,11 @@ DIRECTIVE = re.compile(r"\A\.\. (?:\|[^|]*\| )?([\w:-]+::.*)")
 MOST_LINKS, MOST_BLOCKS = 8, 200  # of Markdown within each other; a list is two blocks
 MOST_NESTED = 10_000  # containers: the time that parsing takes grows with the square of their depth
 # Where a note of a PDF has its text, if not in /Contents; and the flag of one that is hidden.
-NOTE_TEXT, NOT_SHOWN = {"/Widget": "/V", "/Link": None, "/Popup": None}, 2
+NOTE_TEXT = {"/Widget": "/V", "/Link": None, "/Popup": None}
+NOT_SHOWN = 2
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
+# Of a PDF: glyphs that stand for no character, as their numbers or names, or in areas for private use.
+_NO_UNICODE = re.compile(r"/(?:g|gid|cid|glyph)\d+|[\x00-\x08\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd]")
 NEEDLE = 40  # characters by which a text is found in its page
 MOST_MISSED, REACH = 1_000, 200_000  # texts not found, after which no more are looked for, and how far
 
@@ -97,7 +104,8 @@ def hypertext(
 
     Raises RecursionError where containers stand in each other more than MOST_NESTED times.
     """
-    place, first = _Place(document), 0
+    place = _Place(document)
+    first = 0
     gathered: list[str] = []
     for node, leaving in _visible(_tree(document), left_out):
         if node.is_element_node and not leaving:
@@ -111,7 +119,7 @@ def hypertext(
         text = "" if leaving else _text(node)
         if text and node.is_element_node and not attributes:
             left_out("attributes", f"<{node.tag}>")
-            text = ""
+            text = BESIDE
         if text.strip() or place.in_html:
             line = place.of(text)
             first = first if gathered else line
@@ -139,12 +147,18 @@ def _trimmed(gathered: list[str]) -> list[str]:
 def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[LexborNode, bool]]:
     """Every node that a page shows, in its order, and each element a second time when it is left. `left_out`
     is called with the names of the others, but for those that never hold text to be read."""
-    node, leaving = root, False
+    node = root
+    leaving = False
     while node is not None:
         shown = leaving or _is_shown(node)
         if shown:
             yield node, leaving
-        elif node.tag not in _HIDDEN - _ALTERNATIVE and node.is_element_node and node.text().strip():
+            if node.tag == "iframe" and not leaving and node.text().strip():
+                left_out("hidden", "<iframe>")
+        elif node.tag == "head":
+            for element in node.css(_OF_HEAD):
+                left_out("head", f"<{element.tag}>")
+        elif node.tag not in _NO_TEXT and node.is_element_node and node.text().strip():
             left_out("hidden", f"<{node.tag}>")
         for tree in _inside(node) if shown and not leaving else []:
             yield from _visible(tree, left_out)
@@ -154,9 +168,11 @@ def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[Lexbo
         elif node.is_element_node and shown and not leaving:
             leaving = True
         elif node.next is not None:
-            node, leaving = node.next, False
+            node = node.next
+            leaving = False
         else:
-            node, leaving = node.parent, True
+            node = node.parent
+            leaving = True
             if node is not None and node.is_document_node:
                 return
 
@@ -172,8 +188,8 @@ def _text(node: LexborNode) -> str:
     """What a page shows of the node itself: a text, or that of an element's attribute, a word of its own."""
     if not node.is_element_node:
         return node.text_content or ""
-    attributes = node.attributes if node.tag in _SHOWN and not node.first_child else {}
-    if (attributes.get("type") or "").lower() in _NO_TEXT:
+    attributes = node.attributes if node.tag in _SHOWN else {}
+    if (attributes.get("type") or "").lower() in _NOT_TYPED:
         return ""
     names = _SHOWN.get(node.tag or "", ())
     return next((f"{BESIDE}{attributes[name]}{BESIDE}" for name in names if attributes.get(name)), "")
@@ -200,14 +216,19 @@ class _Place:
     one."""
 
     def __init__(self, document: str) -> None:
-        self.document, self.at, self.line, self.missed = document, 0, 1, 0
+        self.document = document
+        self.at = 0
+        self.line = 1
+        self.missed = 0
         self.from_marks = self.in_html = False
 
     def marked(self, element: LexborNode) -> None:
         """Take the line that Markdown's renderer wrote on an element."""
         number = element.attributes.get(LINE)
         if number is not None:
-            self.line, self.from_marks, self.in_html = int(number), True, element.tag == "hr"
+            self.line = int(number)
+            self.from_marks = True
+            self.in_html = element.tag == "hr"
 
     def of(self, text: str) -> int:
         """The line where a text begins; that of the last one, where it is written otherwise in the page."""
@@ -230,12 +251,14 @@ class _Place:
 
 def markdown(document: str, left_out: LeftOut = lambda what, which: None) -> Passages:
     """Every heading, paragraph, list item, table row and code block, in their order, and what HTML in the
-    document shows. `left_out` is called with each key of front matter.
+    document shows. `left_out` is called with each key of front matter, and with each row of a table that has
+    more cells than its head, as no renderer shows these.
 
     Raises RecursionError where blocks stand in each other MOST_BLOCKS times.
     """
     from markdown_it import MarkdownIt
     from markdown_it.rules_block import reference
+    from markdown_it.rules_block.table import escapedSplit
 
     def no_footnote(state: Any, start: int, end: int, silent: bool) -> bool:
         footnote = state.src.startswith("[^", state.bMarks[start] + state.tShift[start])
@@ -257,7 +280,14 @@ def markdown(document: str, left_out: LeftOut = lambda what, which: None) -> Pas
     tokens = parser.parse(document)
     if any(token.level >= MOST_BLOCKS - 1 for token in tokens):  # what is below is left out by the parser
         raise RecursionError
+    lines = document.split("\n")
+    columns = 0
     for token in tokens:
+        columns = 0 if token.type == "thead_open" else columns + (token.type == "th_open")
+        if columns and token.type == "tr_open" and token.map:
+            row = escapedSplit(lines[token.map[0]].strip(" \t>"))
+            if any(map(str.strip, row[columns + (row[0] == "") :])):
+                left_out("cells", f"line {token.map[0] + 1}")
         if token.map and token.nesting >= 0:
             token.attrSet(LINE, str(token.map[0] + 1 + (token.type == "fence")))
     page = parser.renderer.render(tokens, parser.options, {})
@@ -299,7 +329,8 @@ def _closed(block: str, ended: set[str], left_out: LeftOut) -> str:
 def _front_matter(document: str) -> tuple[list[str], str]:
     """The keys of a document's front matter, a mapping in YAML between two lines of `---` at the top; and the
     document with empty lines in its place."""
-    found, data = FRONT.match(document), None
+    found = FRONT.match(document)
+    data = None
     with suppress(yaml.YAMLError, RecursionError):
         data = yaml.compose(found[1], yaml.CSafeLoader) if found else None
     if not found or not isinstance(data, yaml.MappingNode):
@@ -324,7 +355,7 @@ def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1)
     """The passages below a node of docutils' tree."""
     from docutils import nodes
 
-    invisible = (nodes.comment, nodes.substitution_definition, nodes.target, nodes.meta)
+    invisible = (nodes.comment, nodes.substitution_definition, nodes.target)
     line = node.line or line
     if isinstance(node, (*invisible, *but)):
         return
@@ -332,6 +363,8 @@ def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1)
         yield from ((line + 1 + number, text) for number, text in hypertext(node.astext()))
     elif isinstance(node, nodes.raw):
         left_out("directive", f"raw:: {node['format']}")
+    elif isinstance(node, nodes.meta):
+        left_out("directive", "meta::")
     elif isinstance(node, nodes.system_message):  # the source stands in it, of what could not be parsed
         lost = [child.astext() for child in node.children if isinstance(child, nodes.literal_block)]
         for block in lost if node["level"] >= 3 else []:
@@ -370,7 +403,9 @@ def _plain(node: nodes.Node, left_out: LeftOut) -> str:
 
 def portable(file: IO[bytes], name: str, most: int, left_out: LeftOut) -> Passages:
     """The paragraphs of a PDF, with the numbers of their pages. `name` names it in errors; `left_out` is
-    called with the number of each page without text, such as a scan, and with the names of attachments.
+    called with the number of each page without text, such as a scan, with how many of its characters are none
+    of Unicode, and each of its fonts that names no characters for its glyphs, whose texts are mostly other
+    letters than a reader sees; with the names of attachments, and with a form in XFA.
 
     Raises UserError where pypdf is not installed, for a file that it cannot read, one without text, and one
     of more than `most` characters.
@@ -384,11 +419,18 @@ def portable(file: IO[bytes], name: str, most: int, left_out: LeftOut) -> Passag
             raise UserError(f"{name}: encrypted; save it without a password")
         for attached in reader.attachments:
             left_out("attachments", attached)
+        if "/XFA" in reader.root_object.get("/AcroForm", ()):
+            left_out("forms", "XFA")
         for page in range(1, len(reader.pages) + 1):
             text = "\n\n".join([reader.pages[page - 1].extract_text(), *_notes(reader.pages[page - 1])])
-            size += len(text)
+            text, unknown = _NO_UNICODE.subn("", text)
+            if unknown:
+                left_out("characters without Unicode", f"{unknown:,} on page {page}")
+            size += len(text.strip())
             if size > most:
                 raise UserError(f"{name}: over {most:,} characters by page {page}; split it")
+            for font in _fonts_without_unicode(reader.pages[page - 1]):
+                left_out("fonts without Unicode", f"{font} on page {page}")
             if not text.strip():
                 left_out("pages without text", page)
             for paragraph in _paragraphs(text):
@@ -407,6 +449,14 @@ def portable(file: IO[bytes], name: str, most: int, left_out: LeftOut) -> Passag
         )
 
 
+def _fonts_without_unicode(page: Any) -> Iterator[str]:
+    """The names of a page's fonts whose codes are glyphs, without a table of their characters."""
+    fonts = page.get("/Resources", {}).get("/Font", {})
+    for font in map(fonts.__getitem__, fonts):
+        if str(font.get("/Encoding")).startswith("/Identity") and "/ToUnicode" not in font:
+            yield str(font.get("/BaseFont", "font"))[1:]
+
+
 def _notes(page: Any) -> Iterator[str]:
     """The texts that stand on a page beside its content: those of its notes, and of its form's fields."""
     from pypdf.generic import NameObject
@@ -423,7 +473,8 @@ def _notes(page: Any) -> Iterator[str]:
 def _paragraphs(page: str) -> Iterator[str]:
     """The lines of a page, joined to paragraphs."""
     lines = [line.strip() for line in page.splitlines()]
-    longest, gathered = max(map(len, lines), default=0), list[str]()
+    longest = max(map(len, lines), default=0)
+    gathered = list[str]()
     for line in [*lines, ""]:
         gathered += [line] if line else []
         ends = line.endswith((".", "!", "?", ":")) and len(line) < _SHORT * longest

@@ -29,7 +29,8 @@ def matching_files(
     The option `place` names the globs, for errors. Raises UserError: no file matches, unknown file type, no
     data folder.
     """
-    found, reading = dict[Path, None](), reading or Reading()
+    found = dict[Path, None]()
+    reading = reading or Reading()
     for pattern in patterns:
         path = Path(pattern)
         if object_store.is_address(pattern):
@@ -111,7 +112,8 @@ def texts_below(folder: Path, reading: Reading) -> list[Path]:
     """What a folder stands for: its files of texts and tables, and those of the folders in it. Documents that
     are to be converted first are among them, so that their reader names them. `reading` is told how many
     others there are, by their endings."""
-    texts, others = list[Path](), Counter[str]()
+    texts = list[Path]()
+    others = Counter[str]()
     for path in _files(folder, ("**",), reading):
         name = path.name.lower().removesuffix(".gz")
         if name.endswith(input_file.NAMED):
@@ -166,7 +168,9 @@ def _names(folder: Path, reading: Reading) -> list[str]:
 def _folders(top: Path, reading: Reading) -> list[Path]:
     """A folder and every folder below it, each once; what is reached only by a link comes last. No folder
     that hides behind a dot, and none of npm's packages."""
-    found, links, seen = list[Path](), [top], set[str]()
+    found = list[Path]()
+    links = [top]
+    seen = set[str]()
     while links:
         for folder, names, _ in os.walk(links.pop(0), onerror=reading.closed):
             real = os.path.realpath(folder)

@@ -31,7 +31,8 @@ NUMBERED = {".parquet": "row", ".json": "item", ".pdf": "page"}
 CONVERTED = (".docx", ".odt", ".epub", ".rtf", ".tex", ".ipynb", ".adoc", ".org")  # by pandoc
 NAMED = (*KINDS, *CONVERTED)  # files that a folder is read for
 
-GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
+GZIP = b"\x1f\x8b"
+PARQUET = b"PAR1"
 MARKS = {  # byte order marks; that of UTF-32 begins with that of UTF-16
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -186,7 +187,8 @@ def _marked(data: bytes) -> str | None:
 def _recoded(file: IO[bytes], name: str) -> IO[bytes]:
     """The file in UTF-8, where its byte order mark is that of UTF-16 or UTF-32."""
     peek: Any = file if hasattr(file, "peek") else io.BufferedReader(file)
-    file, encoding = peek, _marked(peek.peek(4)[:4])
+    file = peek
+    encoding = _marked(peek.peek(4)[:4])
     if encoding in (None, "utf-8-sig"):
         return file
     data = file.read(MOST_RECODED + 1)
@@ -250,7 +252,8 @@ def damage_as_user_error(name: str, place: Callable[[], str]) -> Iterator[None]:
 def _damage(error: Exception) -> str | None:
     """The fact and the way out where a library raised this for what is in a file; otherwise None."""
     if isinstance(error, UnicodeDecodeError):
-        byte, encoding = error.object[error.start], error.encoding.upper()
+        byte = error.object[error.start]
+        encoding = error.encoding.upper()
         return f"byte {byte:#04x} is not {encoding}; convert the file, for example with iconv"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON ({error.msg}); correct it"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +15,12 @@ import numpy as np
 from numpy import ndarray
 
 from edgedistill import files, recipe
-from edgedistill.data import added_texts, readers, rows
+from edgedistill.data import added_texts, deduplicate, readers, rows
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.deduplicate import Row
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError, require
+from edgedistill.reading import Reading
 from edgedistill.recipe import Augment, Table
 from edgedistill.session import Session
 
@@ -53,34 +55,48 @@ def open_task(
     place: str,
     measured: Set[int] = frozenset(),
 ) -> LabelledTask:
-    """Open a task's splits, set dev rows aside where it has no dev split, and sample a fraction of its
-    training rows. Training rows are distinct, and none is a text of dev or test or has a key in `measured`;
-    dev and test, which are measured, are whole. Pairs may share one of their texts with others.
+    """Open a task's splits, see `measured_splits`, and sample a fraction of its training rows. Training rows
+    are distinct, and none is a text or a pair of dev or test or has a key in `measured`. Pairs may share one
+    of their texts with others.
 
     Raises UserError, which names the recipe key `place`, where there is no such file or column, where a label
     is blank, where there is one label only, where the splits' labels differ, and where rows are too few.
     """
-    splits = {
-        name: rows.build(spec.of_split(name), session, seed, place=f"{place}.{name}", whole=True)
-        for name in ("dev", "test")
-        if getattr(spec, name) is not None
-    }
-    if spec.text_columns == 1:
-        measured |= added_texts.measured(text for split in splits.values() for text in split.sides[0])
-    train = rows.build(spec, session, seed, measured, place=place)
+    splits = measured_splits(spec, session, seed, place)
+    train = rows.build(spec, session, seed, measured | _keys(splits), place=place)
     _check_several(train.label_counts, f"{place}.files")
-    if spec.dev_rows is not None:
-        if spec.dev_rows >= len(train):
-            raise UserError(
-                f"{place}.dev_rows: {spec.dev_rows:,} of {len(train):,} rows leave none to train on; lower it"
-            )
-        is_dev = stratified_mask(train.labels, spec.dev_rows / len(train), seed)
-        train, splits["dev"] = train.select(~is_dev), train.select(is_dev)
     for name, split in {"files": train, **splits}.items():
         _check_same(train.label_names, split, f"{place}.{name}")
     if fraction < 1:
         train = train.select(stratified_mask(train.labels, fraction, seed))
     return LabelledTask(train, splits["dev"], splits.get("test"))
+
+
+def measured_splits(spec: recipe.Rows, session: Session, seed: int, place: str) -> dict[str, Rows]:
+    """The rows of a task that are measured: dev and test, whole; or dev rows that are set aside where it has
+    no dev split. Raises UserError as `open_task`."""
+    splits = {
+        name: rows.build(spec.of_split(name), session, seed, place=f"{place}.{name}", whole=True)
+        for name in ("dev", "test")
+        if getattr(spec, name) is not None
+    }
+    if spec.dev_rows is not None:
+        uncounted = replace(session, reading=Reading())  # `open_task` reads the rows again
+        train = rows.build(spec, uncounted, seed, _keys(splits), place=place)
+        _check_several(train.label_counts, f"{place}.files")
+        if spec.dev_rows >= len(train):
+            raise UserError(
+                f"{place}.dev_rows: {spec.dev_rows:,} of {len(train):,} rows leave none to train on; lower it"
+            )
+        splits["dev"] = train.select(stratified_mask(train.labels, spec.dev_rows / len(train), seed))
+    return splits
+
+
+def _keys(splits: Mapping[str, Rows]) -> set[int]:
+    """The keys of what a task measures: of texts and their sentences, or of whole pairs."""
+    texts = [" ".join(item) for split in splits.values() for item in split.items]
+    pairs = any(len(split.sides) > 1 for split in splits.values())
+    return set(map(deduplicate.key, texts)) if pairs else added_texts.measured(texts)
 
 
 class LabelledRows(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, deduplicate, input_file
+from edgedistill.data import corpus, deduplicate
 from edgedistill.data.added_texts import MIN_WORDS
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
@@ -27,7 +27,6 @@ def build(
     spec: recipe.Queries,
     texts: Corpus,
     count: int,
-    excluded: list[Path],
     session: Session,
     place: str,
     seed: int,
@@ -36,22 +35,19 @@ def build(
     """Open the tuples made from the first `count` texts of a corpus, whole texts and paragraphs; make them
     first where the cache has none of the same texts, options and seed.
 
-    Texts of the files `excluded`, and those whose keys are `measured`, are no queries. A sentence of several
-    texts is a query of the first. The recipe describes the tuples at `place`. Raises UserError where no text
+    Texts whose keys are `measured` are no queries. A sentence of several texts is a query of the first. The
+    recipe describes the tuples at `place`. Raises UserError where no text
     has a sentence to ask for, or one text has all.
     """
-    hashes = [input_file.content_id(path) for path in excluded]
-    how = spec.model_dump()
-    left_out = {"excluded": hashes, "measured": sorted(measured)}
-    key = files.cache_key(format=FORMAT, texts=texts.fingerprint, count=count, seed=seed, **left_out, **how)
+    made_of = {"texts": texts.fingerprint, "count": count, "seed": seed, "measured": sorted(measured)}
+    key = files.cache_key(format=FORMAT, **made_of, **spec.model_dump())
 
     def write(folder: Path) -> None:
         rows = array("q")
         for name in SIDES:
             (folder / name).mkdir()
         sources = [{"name": "queries made from the rows"}]
-        seen = deduplicate.excluded_keys(excluded) | measured
-        made = _queries(spec, texts, count, seen, rows, np.random.default_rng(seed))
+        made = _queries(spec, texts, count, {*measured}, rows, np.random.default_rng(seed))
         corpus.write(folder / SIDES[0], made, None, sources)
         corpus.write(folder / SIDES[1], _whole(texts, count), None, texts.sources)
         documents = np.array(rows, np.int64)

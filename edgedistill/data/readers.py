@@ -62,15 +62,17 @@ def numbered_texts(
 
     `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
     file up to a blank one, `auto` does so where they are wrapped. `longest` is the most characters of a text.
-    `reading` is told of pages without text, front matter, and of the columns that were chosen.
+    `reading` is told of pages without text, front matter, and of the columns that were chosen, and has the
+    lines of a document as its `source`.
     Raises UserError, which names file and line or row: unknown file type, no such column, no text there,
     bytes that are not UTF-8, a damaged file, a text that is too long.
     """
     numbered: Numbered
     reading = reading or Reading()
+    reading.source = []
     match input_file.kind(path):
         case ".txt" if unit == "paragraph" or (unit == "auto" and is_wrapped(path)):
-            numbered = _paragraphs(path, longest)
+            numbered = _paragraphs(path, longest, reading)
         case ".txt":
             numbered = lines(path, min(4 * longest, MAX_LINE_BYTES))
         case ".md" | ".rst" | ".html" | ".pdf" as kind:
@@ -81,9 +83,8 @@ def numbered_texts(
             columns = _named_columns(path, column or "text")
             if column is None and len(names) > 1:
                 _chosen(path, columns, names, reading)
-            numbered = (
-                (number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field, reading)
-            )
+            cells = _cells(path, columns, field, reading, column is None)
+            numbered = ((number, BETWEEN.join(texts)) for number, texts in cells)
     word = input_file.numbered(path)
     return ((number, checked(text, str(path), number, longest, word)) for number, text in numbered)
 
@@ -227,19 +228,21 @@ def normalize(text: str) -> str:
     return " ".join(text.replace("\0", " ").split())
 
 
-def _paragraphs(path: Path, longest: int) -> Numbered:
+def _paragraphs(path: Path, longest: int, reading: Reading) -> Numbered:
     """The lines up to a blank one, joined by spaces; a word that a hyphen divides at a line's end stays
     divided."""
     gathered: list[str] = []
     first = size = 0
     for number, line in lines(path, min(4 * longest, MAX_LINE_BYTES)):
+        reading.source.append(line)
         if line.strip() and size <= longest + 1:  # a longer one is an error, and is not gathered to its end
             first = first if gathered else number
             gathered.append(line.strip())
             size += len(gathered[-1]) + 1
         elif gathered:
             yield first, " ".join(gathered)
-            gathered, size = [], 0
+            gathered = []
+            size = 0
     if gathered:
         yield first, " ".join(gathered)
 
@@ -261,15 +264,21 @@ def _passages(path: Path, kind: str, reading: Reading) -> Numbered:
         ".html": partial(document_text.hypertext, left_out=left_out),
     }
     text = input_file.decoded(data, str(path), declared=kind == ".html")
+    reading.source = text.split("\n")
     with damage_as_user_error(str(path), lambda: "its markup"):
         yield from passages[kind](text)
 
 
 def _cells(
-    path: Path, columns: Sequence[str | int], field: str | None, reading: Reading | None = None
+    path: Path,
+    columns: Sequence[str | int],
+    field: str | None,
+    reading: Reading | None = None,
+    note_others: bool = False,
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(number, the cells of those columns) of every row of a table. Numbers are those of a table without a
-    header, as TED2020, WikiMatrix and Europarl are distributed. Raises UserError for a cell without text."""
+    header, as TED2020, WikiMatrix and Europarl are distributed. `reading` is told of the other columns where
+    it is to `note_others`. Raises UserError for a cell without text."""
     table = numbered_rows(path)
     if not isinstance(columns[0], int):
         rows = _rows(path, [str(column) for column in columns], field, reading)
@@ -284,6 +293,8 @@ def _cells(
             if column not in row:
                 known = [str(name) for name, value in row.items() if isinstance(value, str)]
                 _no_column(place, unknown_name("text column", str(column), known), field)
+        for other in row.keys() - columns if note_others else ():
+            (reading or Reading()).leave_out(str(path), "columns", other)
         yield number, tuple(_text(column, row[column], place) for column in columns)
 
 
@@ -347,7 +358,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_LINE_BYTES)
     named = SEPARATOR.fullmatch(next(lines(path), (1, ""))[1])
     text = (line + "\n" for _, line in lines(path))
-    reader, first = csv.reader(text, delimiter=named[1] if named else ",", strict=True), 1
+    reader = csv.reader(text, delimiter=named[1] if named else ",", strict=True)
+    first = 1
     with damage_as_user_error(str(path), lambda: f"line {first}"):
         for row in reader:
             if row and not (named and first == 1):

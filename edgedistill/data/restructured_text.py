@@ -90,7 +90,8 @@ def parsed(document: str) -> nodes.document:
 def _every_name_known() -> Iterator[None]:
     """Let docutils find a directive and a role under any name. Its parser looks both up in these modules, and
     has no other place to say so (Sphinx does the same)."""
-    known_directive, known_role = directives.directive, roles.role
+    known_directive = directives.directive
+    known_role = roles.role
 
     def directive(name: str, *place: Any) -> tuple[type[Directive], list[nodes.Node]]:
         known = None if name in CODE else known_directive(name, *place)[0]
@@ -99,8 +100,10 @@ def _every_name_known() -> Iterator[None]:
     def role(name: str, *place: Any) -> tuple[Any, list[nodes.Node]]:
         return known_role(name, *place)[0] or _any_role, []
 
-    directives.directive, roles.role = directive, role
+    directives.directive = directive
+    roles.role = role
     try:
         yield
     finally:
-        directives.directive, roles.role = known_directive, known_role
+        directives.directive = known_directive
+        roles.role = known_role

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, groupby, pairwise
@@ -30,7 +29,7 @@ from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.session import Session
 
-FORMAT = 7  # of what is written
+FORMAT = 8  # of what is written
 SIDES = ("first", "second")  # folder names
 ROLES_OF_SIDES = ("query", "document")
 # what a recipe says of rows that is not read here
@@ -57,6 +56,7 @@ class Rows:
     label_names: list[str] = field(default_factory=list)
     scores: ndarray | None = None
     labels: ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    reading: Json = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path) -> Rows:
@@ -65,6 +65,7 @@ class Rows:
         index = mapped(folder / "index.bin", np.int64).reshape(meta["pairs"], -1)
         sides = [Corpus(folder / name) for name in SIDES[: index.shape[1]]]
         rows = cls(sides, index, meta["fingerprint"], meta["sources"], meta["trained"])
+        rows.reading = meta.get("reading", {})
         rows.translated = meta.get("translated", False)
         if labels := meta.get("labels"):
             rows.label_names = labels
@@ -153,59 +154,33 @@ def build(
         return Rows.of_texts(corpus.build(spec, session, seed, measured, exclude, place))
     tables = tables_of(spec, session.data, place, whole, session.reading)
     making = Making.of(spec, session, seed, measured, exclude, place, tables)
-    left_out = Counter[str]()
-
-    def usable(row: Row) -> bool:
-        reason = None if whole else _unusable(making, row[: spec.text_columns])
-        left_out.update([reason] if reason else [])
-        return reason is None
 
     def write(folder: Path) -> None:
         session.log(f"reading rows from {counted(len(making.tables), 'table')}")
-        spool = making.gathered(usable, folder)
+        spool = making.gathered(folder, whole)
         kept = np.arange(spool.offsets[-1]) if whole else making.sampled(spool)
         if len(kept) == 0:
-            reasons = left_out + Counter({"with an excluded text": spool.leaked})
-            known = "".join(f", {count:,} {reason}" for reason, count in reasons.items())
+            known = "".join(f", {count:,} {reason}" for reason, count in (+spool.left_out).items())
             raise UserError(
                 f"{place}: no row is left of {spool.read:,} read{known}; add tables, or check columns "
                 "and exclude"
             )
         meta = _write(making, spool, kept, folder)
         spool.path.unlink()
+        read = sum(table.part.dataset is None for table in making.tables)
+        meta["reading"] = {"files": read, "rows_left_out": {} if whole else +spool.left_out}
         files.write_json(folder / "rows.json", meta)
-        session.log(
-            f"{meta['pairs']:,} of {spool.read:,} rows kept, "
-            f"{meta['leaked']:,} excluded, {meta['pairs'] - meta['trained']:,} held out"
-        )
+        held_out = meta["pairs"] - meta["trained"]
+        session.log(f"{meta['pairs']:,} of {spool.read:,} rows kept, {held_out:,} held out")
 
     rows = Rows.open(cached_folder(session.cache / "rows" / making.key(NOT_READ, whole), write, session.log))
-    read = sum(table.part.dataset is None for table in making.tables)
-    session.reading.add(rows.fingerprint, {"files": read})
-    for reason, count in left_out.items():
-        session.log(f"{place}: {count:,} rows {reason} are left out")
+    session.reading.add(rows.fingerprint, rows.reading)
     if spec.ranked and len(rows.sides[1]) == 1:
         raise UserError(
             f"{place}: all {len(rows):,} rows have the same document, and there is nothing to "
             "rank; add rows with others"
         )
     return rows
-
-
-def _unusable(making: Making, texts: Row) -> str | None:
-    """Why a row cannot be trained on; None where it can."""
-    spec = making.spec
-    longest = recipe.LONGEST_TRANSLATION if spec.translated else readers.MAX_TEXT_CHARACTERS
-    if not all(texts):
-        return "with an empty text"
-    if not all(making.fits(text, longest) for text in texts):
-        return "with a text that is too short or too long"
-    if not spec.ranked:
-        return None
-    query, positive, *others = map(str.casefold, texts)
-    if query in (positive, *others):
-        return "whose query is one of its documents"
-    return "whose positive is one of its negatives" if positive in others else None
 
 
 def tables_of(
@@ -303,7 +278,6 @@ def _write(making: Making, spool: Spool, kept: ndarray, folder: Path) -> Json:
     texts, scores.bin or labels.bin. Returns the content of rows.json. kept (n,): the lines of the spool that
     are the rows."""
     spec = making.spec
-    leaked = spool.leaked
     keys = None
     digests = _digests(spool, kept, spec.text_columns)
     held = np.zeros(len(kept), bool)
@@ -313,9 +287,11 @@ def _write(making: Making, spool: Spool, kept: ndarray, folder: Path) -> Json:
         measured = making.measured | set(keys[held, 0].tolist())
         clean = held | ~deduplicate.among(keys, measured).any(1)
         kept, digests, keys, held = (array[clean] for array in (kept, digests, keys, held))
-        leaked += int((~clean).sum())
+        spool.left_out[deduplicate.MEASURED] += int((~clean).sum())
         if held.all():
-            raise UserError(f"{making.place}: nothing to train on: all its rows are held out; add others")
+            raise UserError(
+                f"{making.place}: nothing to train on: all its rows are measured or held out; add others"
+            )
     sides = _split(digests, keys, held)
     sources = [{"name": table.name} for table in making.tables]
     for number, side in enumerate(sides):
@@ -337,7 +313,6 @@ def _write(making: Making, spool: Spool, kept: ndarray, folder: Path) -> Json:
         "format": FORMAT,
         "fingerprint": write_rows(folder, index, **behind),
         "read": spool.read,
-        "leaked": leaked,
         "pairs": len(kept),
         "trained": len(kept) - int(held.sum()),
         "translated": spec.translated,

@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
     @property
     def change(self) -> float:
-        return self.after / self.before - 1 if self.before else 0.0
+        return (self.after - self.before) / (abs(self.before) or 1)
 
     @property
     def verdict(self) -> str:
@@ -64,14 +64,15 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
     report or the two have no bundle in common; CheckFailed with the result where accuracy, size or speed
     fell.
     """
-    old = read(before)
-    new = read(after)
-    olds = {title(report): report for report in old}
-    news = {title(report): report for report in new}
+    olds, news = (_by_title(path) for path in (before, after))
+    both = []
+    for when, reports in (("before", olds), ("after", news)):
+        for report in reports.values():
+            name = f"{report['bundle']['name']} {when}"
+            both.append({**report, "bundle": {**report["bundle"], "name": name}})
     if len(olds) == len(news) == 1:
         name = " to ".join(dict.fromkeys([*olds, *news]))
-        olds = {name: old[0]}
-        news = {name: new[0]}
+        olds, news = ({name: report} for report in (*olds.values(), *news.values()))
     shared = [name for name in olds if name in news]
     if not shared:
         raise UserError(
@@ -92,11 +93,6 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
     for key, alone in missing.items():
         if alone:
             show(f"{key.replace('_', ' ')}: {', '.join(alone)}")
-    both = []
-    for when, reports in (("before", old), ("after", new)):
-        for report in reports:
-            name = f"{report['bundle']['name']} {when}"
-            both.append({**report, "bundle": {**report["bundle"], "name": name}})
     if html is not None:
         page.write(html, both, rows)
     fell = ["{}: {}: {} to {}, {}".format(*change.cells) for change in compared if change.verdict == WORSE]
@@ -104,6 +100,16 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
     result = {"before": str(before), "after": str(after), "changes": listed, **missing}
     raise_failed(fell, **result)
     return result
+
+
+def _by_title(path: Path) -> dict[str, Report]:
+    """The reports of a file. Raises UserError for two of the same bundle."""
+    reports = read(path)
+    titled = {title(report): report for report in reports}
+    if len(titled) < len(reports):
+        fact = f"{len(reports)} reports of {', '.join(titled)}"
+        raise UserError(f"--compare: {path}: {fact}; leave one of each")
+    return titled
 
 
 def changes(name: str, before: Report, after: Report) -> list[Change]:
@@ -135,7 +141,7 @@ def _score(name: str, suite: str, before: Measures, after: Measures) -> Change:
     resolved = TOLERANCE
     if items[0] == items[1] and all(items[0]):
         was, now = (bootstrap.of_suite(quality["tasks"])[""] for quality in (before, after))
-        interval = bootstrap.interval((now - was) / before["average"])
+        interval = bootstrap.interval((now - was) / (abs(before["average"]) or 0.01))
         resolved = 0.0
     return Change(name, suite, 100 * before["average"], 100 * after["average"], interval, resolved)
 

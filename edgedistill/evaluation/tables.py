@@ -106,7 +106,7 @@ def compared(reports: list[Report]) -> bool:
 
 def significant(value: float, digits: int = 3) -> str:
     """A time or rate to that many significant digits, at most three of them decimals."""
-    places = min(3, max(0, digits - 1 - math.floor(math.log10(value or 1))))
+    places = min(3, max(0, digits - 1 - math.floor(math.log10(abs(value) or 1))))
     return f"{float(f'{value:.{digits}g}'):,.{places}f}"
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from edgedistill import recipe, resolve, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.rows import Rows
-from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.fitting import queries, record, shapes, texts
@@ -36,6 +35,7 @@ from edgedistill.training.initial_student import finished_student, initial_weigh
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.load_models import Models
 from edgedistill.training.open_recipe import Opened
+from edgedistill.training.training_sources import TrainingSources
 
 TIMED_TEXTS = 48  # short ones: those whose latency is measured
 PAIRS = "--pairs"

@@ -388,6 +388,8 @@ class Rows(Table):
             raise ValueError("a `label` is of one of the `columns` or of two; name them")
         if (self.dev is None) == (self.dev_rows is None):
             raise ValueError("give either `dev` or `dev_rows`: one of them must select the weights")
+        if self.dev is not None and self.dev == self.test:
+            raise ValueError(f"`dev` and `test` are both {self.dev}; give one of them other rows")
 
 
 def row_sources(stages: list[Json]) -> list[Json]:

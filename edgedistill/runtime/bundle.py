@@ -250,22 +250,25 @@ class Bundle:
 
     def token_counts(self, texts: Sequence[str], role: str = "text") -> list[int]:
         """How many tokens each text has, its prompt and special tokens included, however many are read."""
-        return [len(row) for row in self.whole_ids(texts, role)]
-
-    def whole_ids(self, texts: Sequence[str], role: str = "text") -> list[list[int]]:
-        """The token ids of each text as `tokenize` returns them, but for the limit."""
         encoder = self.of(role)
         prompt = encoder.prompts.of(role)
         encodings = encoder._whole_tokenizer.encode_batch_fast([prompt + text for text in texts])
-        return [encoding.ids for encoding in encodings]
+        return [len(encoding) for encoding in encodings]
 
-    def unknown_tokens(self, ids: Sequence[list[int]], role: str = "text") -> list[tuple[int, bool]]:
-        """How many unknown tokens each text has, and whether it has no others but those around it."""
+    def not_read(
+        self, texts: Sequence[str], ids: Sequence[ndarray], role: str = "text"
+    ) -> list[tuple[int, int, bool]]:
+        """Of each text, whose token ids `tokenize` returned: how many tokens are not among them; how many of
+        them are the unknown token; and whether it has no others but those around it."""
         encoder = self.of(role)
-        unknown = encoder.unknown_id
-        around = encoder._tokens_around[role]
-        counts = [0 if unknown is None else row.count(unknown) for row in ids]
-        return [(count, 0 < count >= len(row) - around) for count, row in zip(counts, ids, strict=True)]
+        most, around = encoder.max_tokens, encoder._tokens_around[role]
+        long = [at for at, row in enumerate(ids) if len(row) >= most]
+        whole = dict(zip(long, encoder.token_counts([texts[at] for at in long], role), strict=True))
+        unknown = [int((row == encoder.unknown_id).sum()) for row in ids]
+        return [
+            (max(0, whole.get(at, 0) - most), count, 0 < count >= len(ids[at]) - around)
+            for at, count in enumerate(unknown)
+        ]
 
     def passages(self, text: str, role: str = "document") -> list[str]:
         """The parts of a text of which each is read whole: one, where it has no more than `max_tokens`
@@ -293,11 +296,16 @@ class Bundle:
         return tokenizer
 
     def encode_ids(
-        self, ids: Sequence[ndarray], dim: int | None = None, batch_tokens: int | None = None
+        self,
+        ids: Sequence[ndarray],
+        dim: int | None = None,
+        batch_tokens: int | None = None,
+        precision: str = "float32",
     ) -> ndarray:
-        """(n, d) float32 unit rows of texts given as token ids. Raises UserError for one without tokens or
-        above `max_tokens`."""
-        return self.of("text")._run([ids], self.embedding_dim(dim), batch_tokens)
+        """The embeddings of texts given as token ids, as `encode` returns them. Raises UserError for one
+        without tokens or above `max_tokens`."""
+        rows = self.of("text")._run([ids], self.embedding_dim(dim), batch_tokens)
+        return compact(rows, precision, self.calibration)
 
     def item_rows(self, items: Sequence[Sequence[ndarray]], batch_tokens: int | None = None) -> ndarray:
         """(n, d) embeddings, of a classifier (n, C) logits, of items: the token ids of each of their
@@ -496,6 +504,8 @@ class ClassifierBundle(Bundle):
             f"{self.manifest['name']}: a classifier ({', '.join(self.labels)}), which has no embeddings; "
             "call classify"
         )
+
+    encode_ids = encode
 
     @border()
     def classify(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -169,7 +170,9 @@ class Part(BaseModel):
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=r"^[^\pC\p{Zl}\p{Zp}]+$")]
 Text = Annotated[str, Field(max_length=LONGEST_PROMPT)]
 Time = Annotated[
-    str, Field(pattern=r"^(19[7-9]|2\d\d)\d-(0\d|1[0-2])-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\d(Z|[+-]\d\d:\d\d)$")
+    str,
+    Field(pattern=r"^(19[7-9]|2\d\d)\d-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)$"),
+    AfterValidator(lambda text: datetime.fromisoformat(text) and text),
 ]
 FileName = Annotated[str, AfterValidator(_file_name)]
 Identifier = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

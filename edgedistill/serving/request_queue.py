@@ -190,18 +190,13 @@ class RequestQueue:
             encoder = bundle.of(role)
             ids = encoder.tokenize([text.text for text in texts], role)
             embeddings = encoder.encode_ids(ids, batch_tokens=RUN_TOKENS)
-            most = encoder.max_tokens
-            long = {at for at, row in enumerate(ids) if len(row) >= most}
-            whole = encoder.token_counts([texts[at].text for at in long], role)
-            cut = dict(zip(long, whole, strict=True))
-            unknown = encoder.unknown_tokens([row.tolist() for row in ids], role)
+            not_read = encoder.not_read([text.text for text in texts], ids, role)
             with self._changed:  # another worker may have other texts of these jobs
-                for at, (text, embedding) in enumerate(zip(texts, embeddings, strict=True)):
+                for text, row, embedding, lost in zip(texts, ids, embeddings, not_read, strict=True):
                     text.job.embeddings[text.row] = embedding
-                    lost = max(0, cut.get(at, 0) - most)
-                    text.job.tokens.update(read=len(ids[at]), cut=lost, unknown=unknown[at][0])
+                    text.job.tokens.update(read=len(row), cut=lost[0], unknown=lost[1])
                     text.job.left -= 1
-                    total += len(ids[at])
+                    total += len(row)
         if complete := {text.job for text in batch if not text.job.left}:
             self._loop.call_soon_threadsafe(_end, complete, None)
         return total

@@ -19,4 +19,5 @@ __all__ = [
     "train",
     "trained_module",
     "training_data",
+    "training_sources",
 ]

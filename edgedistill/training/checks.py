@@ -10,7 +10,6 @@ import torch
 
 from edgedistill import objectives
 from edgedistill.data.rows import Rows
-from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import Problems, UserError
 from edgedistill.evaluation import scoring
 from edgedistill.recipe import Match, Recipe
@@ -22,6 +21,7 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.inputs import batches
 from edgedistill.training.load_models import Models, named_teachers
 from edgedistill.training.stages import NumberedStage, distillation_stages
+from edgedistill.training.training_sources import TrainingSources
 
 
 class StageRows(NamedTuple):

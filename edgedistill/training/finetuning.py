@@ -20,7 +20,6 @@ from edgedistill import run
 from edgedistill.data import labelled_tasks
 from edgedistill.data.labelled_tasks import LabelledTask
 from edgedistill.data.rows import Rows
-from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import labelled_task
 from edgedistill.files import Json, cache_key, new_file, write_json
@@ -40,6 +39,7 @@ from edgedistill.training.inputs.stage_targets import StageTargets
 from edgedistill.training.stage_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, stage_seed, steps
 from edgedistill.training.trained_module import TrainedModule
+from edgedistill.training.training_sources import TrainingSources
 
 TOKENS_PER_BATCH = 4_096  # padding included, where nothing is trained
 
@@ -89,7 +89,7 @@ def open_stage(spec: Recipe, section: Finetune, session: Session) -> LabelledSta
     number = len(spec.stages) - 1
     place = f"stages[{number}]"
     start = _open_start(spec, Path(section.start), f"{place}.start") if section.start is not None else None
-    measured = set[int]() if spec.rows is None else TrainingSources.of_recipe(spec, session).measured_texts
+    measured = set[int]() if spec.rows is None else TrainingSources.of_recipe(spec, session).held_out_texts
     rows_place = f"{place}.rows"
     task = labelled_tasks.open_task(section.rows, session, spec.seed, section.fraction, rows_place, measured)
     teacher = None

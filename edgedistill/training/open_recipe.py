@@ -17,7 +17,6 @@ import numpy as np
 
 from edgedistill import run
 from edgedistill.data.rows import Rows
-from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import Problems
 from edgedistill.recipe import Recipe
 from edgedistill.session import Session
@@ -29,6 +28,7 @@ from edgedistill.training.initial_student import finished_student, initial_weigh
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import stage_targets
 from edgedistill.training.load_models import Models, open_models, with_weights
+from edgedistill.training.training_sources import TrainingSources
 
 LARGEST_HELD_OUT_SHARE = 1 / 3  # of the texts; a larger one is probably a mistake
 

@@ -142,15 +142,27 @@ def test_what_a_page_hides_is_named() -> None:
     hidden = (
         '<dialog>a</dialog><div hidden>b</div><p style="display: none">c</p><noscript><i>d</i></noscript>'
     )
-    silent = "<head><title>e</title></head><script>f</script><div hidden><br></div>"
+    hidden += "<iframe>e</iframe>"
+    silent = "<head><title>e</title><meta name=Description content=g></head><script>f</script><rp>h</rp>"
     left_out = list[tuple[str, str]]()
     read = document_text.hypertext(f"{silent}{hidden}<p>{REFUNDS}", lambda *part: left_out.append(part))
     assert [text for _, text in read] == [REFUNDS]
-    assert left_out == [("hidden", f"<{tag}>") for tag in ("dialog", "div", "p", "noscript")]
+    assert left_out[:2] == [("head", "<title>"), ("head", "<meta>")]
+    assert left_out[2:] == [("hidden", f"<{tag}>") for tag in ("dialog", "div", "p", "noscript", "iframe")]
     fields = "<p>Refunds <img alt=no> take <input value=no>nine <textarea>no</textarea>days."
     read = document_text.hypertext(fields, lambda *part: left_out.append(part))
     assert [text for _, text in read] == [REFUNDS]
-    assert left_out[4:] == [("attributes", "<img>"), ("attributes", "<input>"), ("hidden", "<textarea>")]
+    assert left_out[7:] == [("attributes", "<img>"), ("attributes", "<input>"), ("hidden", "<textarea>")]
+
+
+@pytest.mark.parametrize("place", ["", "> ", "   "])
+def test_cells_that_a_table_has_no_column_for_are_named(place: str) -> None:
+    rows = ["a | b |", "|-|-|", "| 1 | 2 | lost |", "1 | 2 | ", "| 3 |", r"| 4\|5 | 6 |", "7 | 8 | lost"]
+    left_out = list[tuple[str, str]]()
+    table = "\n".join(f"{place}{row}" for row in rows)
+    read = document_text.markdown(f"A.\n\n{table}", lambda *part: left_out.append(part))
+    assert [text for _, text in read] == ["A.", "a; b", "1; 2", "1; 2", "3", "4|5; 6", "7; 8"]
+    assert left_out == [("cells", "line 5"), ("cells", "line 9")]
 
 
 def test_attributes_of_components_that_are_not_read_are_named() -> None:

@@ -514,6 +514,22 @@ def test_the_paragraphs_of_a_pdf(tmp_path: Path) -> None:
             READERS["embed"](tmp_path / "broken.pdf")
 
 
+def test_glyphs_of_a_pdf_that_stand_for_no_character_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf(["A page\x01 of\x02 text."], ["\x01\x02\x03 \x05"]))
+    reading = Reading()
+    assert list(readers.texts_in(tmp_path / "a.pdf", reading=reading)) == ["A page of text."]
+    named = {"characters without Unicode": ["2 on page 1", "4 on page 2"], "pages without text": [2]}
+    assert reading.not_read == {str(tmp_path / "a.pdf"): named}
+    (tmp_path / "b.pdf").write_bytes(pdf(["abcd"]).replace(b"/Helvetica", b"/X /Encoding /Identity-H"))
+    assert list(readers.texts_in(tmp_path / "b.pdf", reading=reading))
+    assert reading.not_read[str(tmp_path / "b.pdf")] == {"fonts without Unicode": ["X on page 1"]}
+    (tmp_path / "b.pdf").write_bytes(pdf(["/g12/g7ab"]))
+    assert list(readers.texts_in(tmp_path / "b.pdf")) == ["ab"]
+    (tmp_path / "a.pdf").write_bytes(pdf(["\x01\x02"]))
+    with pytest.raises(UserError, match="no text in its 1 page"):
+        list(readers.texts_in(tmp_path / "a.pdf"))
+
+
 def test_notes_and_fields_of_a_pdf(tmp_path: Path) -> None:
     pypdf = pytest.importorskip("pypdf")
     from pypdf import generic

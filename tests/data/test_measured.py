@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from edgedistill import recipe
-from edgedistill.data import corpus, deduplicate
+from edgedistill.data import corpus, deduplicate, labelled_tasks
 from edgedistill.data import rows as training_rows
-from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import UserError
 from edgedistill.session import Session
+from edgedistill.training.training_sources import TrainingSources
 
 TEXTS = [f"Article {n} is about thing{n}. It goes on with word{n * 7}." for n in range(100)]
 PAIRS = [(f"How does article {n} go?", TEXTS[n]) for n in range(100)]
@@ -26,16 +26,19 @@ def table(folder: Path, rows: list[tuple[str, ...]], *columns: str) -> None:
         csv.writer(file).writerows([columns, *rows])
 
 
-def sources(folder: Path, corpus: dict[str, Any], **tuples: Any) -> TrainingSources:
+def described(folder: Path, corpus: dict[str, Any], *stages: dict[str, Any]) -> dict[str, Any]:
     (folder / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
-    stage = {"name": "s", "objective": {"kind": "info_nce"}, "rows": tuples}
-    spec = {
+    return {
         "name": "x",
         "teacher": {"model": "m"},
         "student": {"weights": "nano"},
         "rows": {"files": ["texts.txt"], **corpus},
-        "stages": [stage],
+        "stages": [*stages],
     }
+
+
+def sources(folder: Path, corpus: dict[str, Any], **tuples: Any) -> TrainingSources:
+    spec = described(folder, corpus, {"name": "s", "objective": {"kind": "info_nce"}, "rows": tuples})
     return TrainingSources.of_recipe(
         recipe.parse(spec, "test"), Session(data=folder, cache_folder=folder / "cache")
     )
@@ -122,3 +125,47 @@ def test_texts_that_are_all_measured_are_refused(tmp_path: Path) -> None:
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     with pytest.raises(UserError, match="stages.0..rows: nothing to train on: 2 source texts"):
         training_rows.build(spec, session, 0, place="stages[0].rows")
+
+
+@pytest.mark.parametrize("split", [{"dev": "dev.tsv"}, {"dev_rows": 4}])
+def test_suites_and_splits_of_a_task_are_not_trained_on(tmp_path: Path, split: dict[str, Any]) -> None:
+    """Where the recipe lists them itself as rows to distil on and to fine-tune on, in other letters."""
+    labelled = [f"{text.upper()}\t{n % 2}\n" for n, text in enumerate(TEXTS)]
+    for name, rows in {"train": labelled, "dev": labelled[10:16], "test": labelled[20:26]}.items():
+        (tmp_path / f"{name}.tsv").write_text("".join(["text\tlabel\n", *rows]), encoding="utf-8")
+    graded = [f"{TEXTS[n]}\t{TEXTS[n + 1]}\t{n}\n" for n in (30, 32)]
+    (tmp_path / "sts.tsv").write_text("".join(["sentence1\tsentence2\tscore\n", *graded]), encoding="utf-8")
+    (tmp_path / "suite.yaml").write_text("kind: sts\ntasks: [{name: a, file: sts.tsv}]\n")
+    section = {"files": ["train.tsv"], "columns": ["text"], "label": "label", "test": "test.tsv", **split}
+    stages = (
+        {"name": "s", "objective": {"kind": "cosine"}},
+        {"kind": "finetune", "name": "f", "rows": section},
+    )
+    select = {"select": {"suite": str(tmp_path / "suite.yaml")}}
+    spec = recipe.parse(described(tmp_path, {}, *stages) | select, "test")
+    session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
+    own = TrainingSources.of_recipe(spec, session)
+    assert spec.finetuning is not None
+    task = labelled_tasks.open_task(spec.finetuning.rows, session, 0, 1.0, "stages[1].rows")
+    assert task.test is not None
+    measured = {deduplicate.key(text) for rows in (task.dev, task.test) for (text,) in rows.items}
+    measured |= {deduplicate.key(text) for text in TEXTS[30:34]}
+    trained = {deduplicate.key(text) for text in own.texts.sides[0]}
+    assert not trained & measured and len(trained) == len(TEXTS) - len(measured)
+    assert session.reading.rows_left_out["with a text that is measured"] >= len(measured)
+    split = {deduplicate.key(text) for rows in (task.dev, task.test) for (text,) in rows.items}
+    assert not {deduplicate.key(text) for (text,) in task.train.items} & split
+    assert "rows left out: " in session.reading.line
+
+
+def test_a_pair_of_dev_is_not_trained_on_and_one_of_its_texts_may_be(tmp_path: Path) -> None:
+    rows = [f"a {n}\tb {n}\t{n % 2}\n" for n in range(20)]
+    other = ["a 3\tb 99\t0\n"]
+    for name, part in {"train": [*rows, *other], "dev": [row.upper() for row in rows[2:6]]}.items():
+        (tmp_path / f"{name}.tsv").write_text("".join(["x\ty\tlabel\n", *part]), encoding="utf-8")
+    spec = recipe.Rows(files=["train.tsv"], columns=["x", "y"], label="label", dev="dev.tsv")
+    session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
+    task = labelled_tasks.open_task(spec, session, 0, 1.0, "stages[0].rows")
+    assert len(task.dev) == 4 and len(task.train) == 17 and ("a 3", "b 99") in task.train.items
+    with pytest.raises(ValueError, match="`dev` and `test` are both dev.tsv; "):
+        recipe.Rows(files=["train.tsv"], columns=["x", "y"], label="label", dev="dev.tsv", test="dev.tsv")

@@ -106,6 +106,14 @@ def test_times_of_another_machine_are_not_compared(tmp_path: Path) -> None:
     assert "measured with another processor, number of threads, number of texts" in lines[0]
 
 
+def test_scores_of_nothing_and_below_it_may_rise(tmp_path: Path) -> None:
+    for before, after in ((0.0, 0.5), (-0.1, 0.2)):
+        given = (made("x", "bert", "w8", 4, 1.0, score) for score in (before, after))
+        assert verdicts(compared(tmp_path, *given))["sts7"] == "better"
+    with pytest.raises(UserError, match="a.json: 2 reports of x:w8; "):
+        compared(tmp_path, [sampled(), sampled(noise=0.3)], sampled())
+
+
 def test_bundles_are_matched_by_title_and_single_ones_whatever_theirs(tmp_path: Path) -> None:
     found = compared(tmp_path, reports(3), reports(4)[1:])
     assert found["only_before"] == ["the-teacher:fp32"] and found["only_after"] == ["student-1:w8"]

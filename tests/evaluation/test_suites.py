@@ -52,7 +52,8 @@ def test_the_second_text_comes_from_the_translation(tmp_path: Path) -> None:
         (GERMAN.replace("\t3\n", "\t2\n"), "de.tsv: row 2: score 2, but "),
         (GERMAN + "mehr\tmehr\t0\n", "en.tsv: has fewer rows than "),
         (GERMAN.removesuffix("null\tneunzig\t1\n"), "de.tsv: has fewer rows than "),
-        (GERMAN.replace("\t3\n", "\tdrei\n"), "de.tsv: row 2: score 'drei' is not a number; correct it"),
+        (GERMAN.replace("\t3\n", "\tdrei\n"), "de.tsv: row 2: score 'drei' is not a finite number; "),
+        (GERMAN.replace("\t3\n", "\tnan\n"), "de.tsv: row 2: score 'nan' is not a finite number; "),
         (GERMAN.replace("score", "grade"), "de.tsv: no column 'score'; "),
     ],
 )

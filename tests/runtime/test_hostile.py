@@ -88,8 +88,8 @@ def test_a_size_is_checked_before_the_hash(place: Path, name: str) -> None:
         (hostile.TOKENIZERS["token id above the table"], "onnxruntime fails on its graph ("),
         (hostile.manifest(made_at="soon"), "made_at: 'soon': "),
         (
-            hostile.manifest(made_at="2026-13-01T00:00:00Z"),
-            "made_at: '2026-13-01T00:00:00Z': ",
+            hostile.manifest(made_at="2026-02-31T00:00:00Z"),
+            "made_at: '2026-02-31T00:00:00Z': ",
         ),
         (hostile.manifest(made_at=float("nan")), "not JSON (NaN or Infinity)"),
     ],

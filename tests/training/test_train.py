@@ -585,7 +585,7 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(
         "test",
     )
     info = train.train(spec, tmp_path / "a", Session(data=world.data, log=said.append))
-    assert any("50 of 60 rows kept, 10 excluded" in line for line in said)
+    assert any("50 of 60 rows kept, 0 held out" in line for line in said)
     assert info["dims"] == 16
     assert info["stages"][1]["steps"] <= 4 * 50 // 10
     assert 0 < info["stages"][0]["temperature"] != 0.05 and "temperature" not in info["stages"][1], (
@@ -597,9 +597,9 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(
 
 def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, tmp_path: Path) -> None:
     """The teacher ends in a layer that scales to unit length: raw targets are what goes into it."""
-    from edgedistill.data.training_sources import TrainingSources
     from edgedistill.teacher.embedder import open_teacher
     from edgedistill.training.inputs.stage_targets import TargetReader
+    from edgedistill.training.training_sources import TrainingSources
 
     for raw in (False, True):
         changes = {

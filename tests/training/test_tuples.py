@@ -66,7 +66,7 @@ def test_queries_are_made_from_whole_training_texts(data: World) -> None:
     texts = corpus.build(parsed.rows, session(data), 0)
     tuples = parsed.distilling[0].rows
     assert tuples is not None and tuples.queries is not None
-    made = made_tuples.build(tuples.queries, texts, 70, [], session(data), "stages[0].rows", 0)
+    made = made_tuples.build(tuples.queries, texts, 70, session(data), "stages[0].rows", 0)
     assert len(made.sides[1]) == 70 and 100 < len(made) <= 140
     whole = set(documents(80))
     for query, document in made.index:

@@ -139,11 +139,13 @@ def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch
     made = build()
     assert texts_of(made) == [[f"{c} {n}" for n in (1, 5, 6)] for c in "abc"]
     about = files.read_json(made.sides[0].folder.parent / "rows.json")
-    assert (about["read"], about["leaked"], about["pairs"], about["trained"]) == (7, 2, 3, 3)
+    assert (about["read"], about["pairs"], about["trained"]) == (7, 3, 3)
+    left_out = {"with an empty text": 1, "with an excluded text": 2, "duplicates": 1}
+    assert about["reading"] == {"files": 1, "rows_left_out": left_out}
     assert texts_of(build(limit=2)) == [[f"{c} {n}" for n in (1, 5)] for c in "abc"]
     with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].rows.columns"):
         build(columns=("one", "two", "for"))
     (tmp_path / "leaks.tsv").write_text("x\ta 1\na leak\ta 5\na 6\t\n", encoding="utf-8")
-    left_out = "1 with an empty text, 6 with an excluded text"
-    with pytest.raises(UserError, match=rf"stages\[1\].rows: no row is left of 7 read, {left_out}; "):
+    reasons = "6 with an excluded text, 1 with an empty text"
+    with pytest.raises(UserError, match=rf"stages\[1\].rows: no row is left of 7 read, {reasons}; "):
         build()

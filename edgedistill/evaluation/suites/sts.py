@@ -3,6 +3,8 @@ zero-shot classification by a threshold on their cosine (SRA, §5.5, Table 5).""
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -103,10 +105,10 @@ def _translations(path: Path, scores: list[str], other: Path, part: StsFile) -> 
 
 
 def _number(cell: str, path: Path, row: int) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        raise UserError(f"{path}: row {row}: score {cell!r} is not a number; correct it") from None
+    with suppress(ValueError):
+        if math.isfinite(score := float(cell)):
+            return score
+    raise UserError(f"{path}: row {row}: score {cell!r} is not a finite number; correct it")
 
 
 class PairTables(Task):
@@ -121,7 +123,9 @@ class PairTables(Task):
     label: str = "label"
 
     def read(self, find: Find) -> PairSplits:
-        """Raises UserError where the task has not exactly two labels."""
+        """Raises UserError where the task has not exactly two labels, and one file for both splits."""
+        if find(self.dev).resolve() == find(self.test).resolve():
+            raise UserError(f"{self.name}: dev and test are both {self.test}; give one of them other pairs")
         tables = [
             labelled_tasks.read_table(find(name), self.texts, self.label, self.name)
             for name in (self.dev, self.test)
