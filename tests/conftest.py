@@ -68,8 +68,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     (data / "texts.txt").write_text("\n".join(sentences(440)) + "\n", encoding="utf-8")
     before = os.environ.get("EDGEDISTILL_CACHE")
     os.environ["EDGEDISTILL_CACHE"] = str(folder / "cache")
+    measure_briefly()
     yield World(folder, make_teacher(folder / "teacher"), data)
     os.environ.pop("EDGEDISTILL_CACHE") if before is None else os.environ.update(EDGEDISTILL_CACHE=before)
+
+
+def measure_briefly() -> None:
+    """What plans by measured seconds measures a call or two: here no number is too rough."""
+    from edgedistill.adapting import plan as adapting_plan
+    from edgedistill.fitting import plan as fitting_plan
+    from edgedistill.planning import cost, training_time
+
+    cost.MOST_SECONDS, cost.ROUNDS, training_time.TEACHER_SECONDS = 0.0, 1, 0.0
+    adapting_plan.TEACHER_S = fitting_plan.TEACHER_S = 0.1
 
 
 def make_tokenizer() -> Any:
@@ -108,41 +119,40 @@ def make_tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=64, **names)
 
 
-def make_teacher(folder: Path) -> Path:
-    """A sentence-transformers folder: BERT 2 × 32 from a seed, mean pooling, unit length."""
+def make_encoder(folder: Path, words: Any, kind: str = "bert", chain: bool = True, **sizes: int) -> Path:
+    """An encoder from a seed: a sentence-transformers folder, with mean pooling and unit length; without
+    `chain` a plain AutoModel's, with its pooler."""
     import torch
-    from transformers import BertConfig, BertModel
+    from transformers import AutoConfig, AutoModel
 
     from edgedistill import files
 
-    words = make_tokenizer()
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(words),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    model = BertModel(config, add_pooling_layer=False)
+    ids = {"vocab_size": len(words), "pad_token_id": words.pad_token_id, "max_position_embeddings": 64}
+    config = AutoConfig.for_model(kind, **ids, num_attention_heads=4, **sizes)
+    model = AutoModel.from_config(config, add_pooling_layer=not chain)
     for parameter in model.parameters():  # spread the weights, so that texts differ
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.15)
     model.save_pretrained(folder)
     words.save_pretrained(folder)
-    chain = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-    files.write_json(
-        folder / "modules.json",
-        [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (path, kind) in enumerate(chain)
-        ],
-    )
-    files.write_json(
-        folder / "1_Pooling" / "config.json",
-        {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True},
-    )
+    if chain:
+        parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+        modules = [
+            {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{part}"}
+            for at, (path, part) in enumerate(parts)
+        ]
+        files.write_json(folder / "modules.json", modules)
+        pooling = {"word_embedding_dimension": sizes["hidden_size"], "pooling_mode_mean_tokens": True}
+        files.write_json(folder / "1_Pooling" / "config.json", pooling)
+    return folder
+
+
+def make_teacher(folder: Path) -> Path:
+    """BERT 2 × 32."""
+    from edgedistill import files
+
+    make_encoder(folder, make_tokenizer(), hidden_size=32, num_hidden_layers=2, intermediate_size=64)
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 48, "do_lower_case": False})
     return folder
 

@@ -112,7 +112,9 @@ def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_
     said: list[str] = []
     session = Session(data=documents(tmp_path / "data"), log=said.append)
     other = recipe.Teacher(model=str(other_teacher(world, tmp_path / "other")), max_tokens=32)
-    request = adapting.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=other)
+    request = adapting.Request(
+        str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=other, steps=60
+    )
     found = adapting.adapt(request, session)
     assert any("keeps its own space" in line for line in said)
     assert run.open_run(request.run).recipe.targets.align == "procrustes"  # type: ignore[union-attr]
@@ -291,15 +293,13 @@ def clicks(data: Path, count: int = 60) -> None:
     (data / "clicks.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
-def test_pairs_are_trained_on_and_held_out_by_query(
-    world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pairs_are_trained_on_and_held_out_by_query(world: World, student: Path, tmp_path: Path) -> None:
     data = documents(tmp_path / "data")
     clicks(data)
     teacher = recipe.Teacher(model=str(world.teacher))
     pairs = Pairs("clicks.jsonl", "q", "answer")
     request = adapting.Request(
-        str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher, pairs=pairs
+        str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher, pairs=pairs, steps=40
     )
     found = adapting.adapt(request, Session(data=data))
     texts_stage, pair_stage = run.open_run(request.run).recipe.distilling

@@ -43,6 +43,10 @@ class Tables(NamedTuple):
     composed: Triples = []  # noqa: RUF012
 
 
+# what was found by asking about every character, which takes a second, by the tokenizer's first two steps
+CHANGES: dict[tuple[bytes, bytes], tuple[list[tuple[int, int, int]], list[int]]] = {}
+
+
 def read(tokenizer: Tokenizer, settings: Json, tokens: int) -> Tables | list[str]:
     """The tables of a tokenizer, whose tokenizer.json is `settings`, for so many rows of embeddings; or what
     the core has no place for."""
@@ -57,7 +61,10 @@ def read(tokenizer: Tokenizer, settings: Json, tokens: int) -> Tables | list[str
     added = [(token["content"].encode(), token["id"]) for token in settings["added_tokens"]]
     added.sort(key=lambda token: -len(token[0]))  # the longest is found first
     if model["type"] == "WordPiece":
-        runs, letters = characters.runs_of_changes(characters.changed(tokenizer))
+        asked = tokenizer.normalizer.__getstate__(), tokenizer.pre_tokenizer.__getstate__()
+        if asked not in CHANGES:
+            CHANGES[asked] = characters.runs_of_changes(characters.changed(tokenizer))
+        runs, letters = CHANGES[asked]
         return Tables(
             "WordPiece", vocabulary[model["unk_token"]], model["max_input_chars_per_word"], False, before,
             after, names, np.zeros(0, np.float32), added, model["continuing_subword_prefix"].encode(), runs,

@@ -458,9 +458,6 @@ def test_embeddings_that_are_not_scored(shelf: Path, precision: str, message: st
     assert str(caught.value) == f"--embeddings: {message}"
 
 
-FEW = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
-
-
 @pytest.mark.skipif(not shutil.which("node"), reason="no Node on the path")
 def test_another_runner_joins_the_same_report(tmp_path: Path) -> None:
     outputs, both = bench.Outputs(tmp_path / "r.json", tmp_path / "r.html"), ["python", "node"]

@@ -479,18 +479,6 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_interrupted_leaves_nothing(tmp_path: Path) -> None:
-    source = make_run(tmp_path / "runs" / "a")
-
-    def interrupt(line: str) -> None:
-        raise KeyboardInterrupt
-
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(KeyboardInterrupt):
-        bundle_writer.export(source, ["fp32"], tmp_path / "b", interrupt)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 @pytest.mark.parametrize("precision", ["w8", "int8"])
 def test_a_precision_that_converts_nothing(tmp_path: Path, precision: str) -> None:
     """A table of 800 numbers and no product: the graph would be float32 under another name."""

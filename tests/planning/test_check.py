@@ -35,11 +35,6 @@ def corpus(held_out: int) -> dict[str, Any]:
     return {"files": ["texts.txt"], "held_out": held_out}
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_time, "TEACHER_SECONDS", 0.1)
-
-
 def checked(*specs: recipe.Recipe, data: Path) -> tuple[list[dict[str, Any]], list[str]]:
     lines: list[str] = []
     return cost.costs(list(specs), Session(data=data, log=lines.append)), lines
@@ -96,9 +91,7 @@ def test_what_is_probably_not_meant_is_a_warning(
     assert all(warning.startswith(start) for warning, start in zip(found, expected, strict=True))
 
 
-def test_the_training_time_is_estimated_and_nothing_is_kept(
-    world: World, quick: None, tmp_path: Path
-) -> None:
+def test_the_training_time_is_estimated_and_nothing_is_kept(world: World, tmp_path: Path) -> None:
     lines: list[str] = []
     session = Session(data=world.data, log=lines.append, cache_folder=tmp_path / "cache")
     view = {"view": {"kind": "crop"}}
@@ -122,14 +115,14 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(
     assert before.shape == torch.get_rng_state().shape
 
 
-def test_texts_that_the_student_would_not_read_whole_are_counted(world: World, quick: None) -> None:
+def test_texts_that_the_student_would_not_read_whole_are_counted(world: World) -> None:
     session = Session(data=world.data)
     cost.costs([spec(world, stages=[stage(max_tokens=4)])], session)
     assert 0 < session.reading.texts_cut < session.reading.tokens_cut
     assert "cut at the encoder's limit" in session.reading.line
 
 
-def test_triples_and_the_teacher_itself_are_estimated(world: World, quick: None) -> None:
+def test_triples_and_the_teacher_itself_are_estimated(world: World) -> None:
     rows = ["anchor\tentailment\tcontradiction", *("\t".join(sentences(3, seed=seed)) for seed in range(60))]
     (world.data / "triples.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     [found], _ = checked(spec(world, stages=[stage(**TRIPLES)]), data=world.data)
@@ -143,7 +136,7 @@ def test_triples_and_the_teacher_itself_are_estimated(world: World, quick: None)
     assert found["estimated_seconds"]["student"] == 0
 
 
-def test_pairs_are_estimated(world: World, quick: None, tmp_path: Path) -> None:
+def test_pairs_are_estimated(world: World, tmp_path: Path) -> None:
     rows = "\n".join(f"{text}\t{text[::-1]}" for text in sentences(80))
     (tmp_path / "en-xx.tsv").write_text(f"en\txx\n{rows}\n", encoding="utf-8")
     table = {"files": ["en-xx.tsv"], "columns": ["en", "xx"], "languages": ["en", "xx"]}
@@ -157,7 +150,7 @@ def test_pairs_are_estimated(world: World, quick: None, tmp_path: Path) -> None:
     assert found["estimated_seconds"]["student"] > 0
 
 
-def test_the_time_of_fine_tuning_is_not_estimated(world: World, quick: None) -> None:
+def test_the_time_of_fine_tuning_is_not_estimated(world: World) -> None:
     rows = [f"{text}\t{number % 2}" for number, text in enumerate(sentences(90))]
     for name, some in {"task.tsv": rows[:60], "task_dev.tsv": rows[60:]}.items():
         (world.data / name).write_text("\n".join(["text\tlabel", *some, ""]), encoding="utf-8")

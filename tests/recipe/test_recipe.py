@@ -332,16 +332,7 @@ def test_changes_apply_before_the_check(tmp_path: Path) -> None:
             recipe.read(path, [change])
 
 
-def test_not_a_recipe(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    for text, says in [
-        ("- a\n", "a recipe is a mapping of keys to values, this is of type list"),
-        ("a: [", "not YAML"),
-        ("", "is empty; see edgedistill recipes"),
-    ]:
-        path.write_text(text, encoding="utf-8")
-        with pytest.raises(UserError, match=says):
-            recipe.read(path)
+def test_not_a_recipe() -> None:
     with pytest.raises(UserError, match="no recipe 'bert-2x129'; did you mean 'bert-2x128'"):
         recipe.read("bert-2x129")
     with pytest.raises(UserError, match="no such file; give a path"):

@@ -230,18 +230,15 @@ def test_damaged_files_are_refused(exported: Callable[..., Path], core: Any) -> 
             CoreStudent(core, data[:end])
 
 
-@pytest.mark.parametrize("name", ["narrow", "recurrent", "static-codes", "bilstm-last"])
-def test_no_file_text_or_shortage_of_memory_ends_it(
-    name: str, exported: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_no_file_text_or_shortage_of_memory_ends_it(exported: Callable[..., Path], tmp_path: Path) -> None:
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     program, file, texts = tmp_path / "torture", tmp_path / "student.bin", tmp_path / "texts"
-    file.write_bytes(file_of(f"{exported(name)}:int8"))
-    texts.write_bytes(
-        "\0".join([*odd_texts(200), "[CLS] a[SEP]", "a" * 5000, ""]).encode() + b"\0\xff\xfe\0\xc3"
-    )
+    odd = "\0".join([*odd_texts(80), "[CLS] a[SEP]", "a" * 5000, ""])
+    texts.write_bytes(odd.encode() + b"\0\xff\xfe\0\xc3")
     run(COMPILER, "-std=c99", "-O1", "-g", *checks, f"-I{CORE}", TORTURE, "-o", program, "-lm")
-    assert "changed files were opened" in run(program, file, texts, 1, 400)
+    for name in ("narrow", "recurrent", "static-codes", "bilstm-last"):
+        file.write_bytes(file_of(f"{exported(name)}:int8"))
+        assert "changed files were opened" in run(program, file, texts, 1, 300)
 
 
 def test_threads_share_a_student(exported: Callable[..., Path], tmp_path: Path) -> None:
@@ -253,21 +250,15 @@ def test_threads_share_a_student(exported: Callable[..., Path], tmp_path: Path) 
     assert run(program, file) == "the same\n"
 
 
-@pytest.mark.parametrize("language", ["c99", "c11", "c++11", "c++20"])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_compilers_have_nothing_to_say(compiler: str, language: str, tmp_path: Path) -> None:
+def test_compilers_have_nothing_to_say(compiler: str, tmp_path: Path) -> None:
+    """In C with what only the optimizer sees; the other languages are parsed."""
     if not shutil.which(compiler):
         pytest.skip(f"needs {compiler}")
-    warnings = [
-        "-Wall",
-        "-Wextra",
-        "-pedantic",
-        "-O2",
-        f"-std={language}",
-        "-x",
-        "c++" if "+" in language else "c",
-    ]
-    assert run(compiler, *warnings, "-c", CORE / "edgedistill.c", "-o", tmp_path / "core.o") == ""
+    for language in ("c99", "c11", "c++11", "c++20"):
+        output = ["-O2", "-c", "-o", tmp_path / "core.o"] if language == "c99" else ["-fsyntax-only"]
+        source = ["-x", "c++" if "+" in language else "c", CORE / "edgedistill.c"]
+        assert run(compiler, *WARNINGS, f"-std={language}", *output, *source) == "", language
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="needs Node")
@@ -300,6 +291,29 @@ def test_webassembly_is_built_to_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "core" / "edgedistill.wasm").read_bytes() == (CORE / "edgedistill.wasm").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def golden(
+    exported: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], list[str]]:
+    """The instructions with which the golden texts of some students come out right, as a compiler and an
+    emulator have it."""
+    folder, programs = tmp_path_factory.mktemp("golden"), dict[str, Path]()
+    students = [folder / f"{name}.bin" for name in ("narrow", "bilstm", "static")]
+    for file in students:
+        file.write_bytes(file_of(f"{exported(file.stem)}:int8"))
+    sources = [TORTURE.with_name("golden.c"), CORE / "edgedistill.c"]
+
+    def asked(compiler: str, starter: str) -> list[str]:
+        program = programs.setdefault(compiler, folder / f"{len(programs)}.exe")
+        options = [*WARNINGS, "-O2", "-static", f"-I{CORE}"]
+        assert program.exists() or run(compiler, *options, *sources, "-o", program, "-lm") == ""
+        lines = [run(*starter.split(), program, file).split() for file in students]
+        assert [line[0] for line in lines] == ["OK"] * len(students)
+        return [line[-1] for line in lines]
+
+    return asked
+
+
 @pytest.mark.parametrize(
     ("compiler", "emulator", "instructions"),
     [
@@ -312,21 +326,11 @@ def test_webassembly_is_built_to_the_same_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_other_processors(
-    compiler: str, emulator: str, instructions: str, exported: Callable[..., Path], tmp_path: Path
+    compiler: str, emulator: str, instructions: str, golden: Callable[[str, str], list[str]]
 ) -> None:
     if not shutil.which(compiler) or not shutil.which(emulator.split()[0]):
         pytest.skip(f"needs {compiler} and {emulator.split()[0]}")
-    program, file = tmp_path / "bench", tmp_path / "student.bin"
-    sources = [CORE / "bench.c", CORE / "edgedistill.c"]
-    warnings = run(compiler, *WARNINGS, "-std=c99", "-O2", "-static", *sources, "-o", program, "-lm")
-    for name in ("narrow", "bilstm"):
-        file.write_bytes(file_of(f"{exported(name)}:int8"))
-        found = json.loads(run(*emulator.split(), program, file, "0").splitlines()[-1])
-        assert found["version"] == f"bench.c, {instructions}"
-        assert found["golden"]["worst"] >= found["golden"]["least"]
-        counts = {int(most): each["tokens"] for most, each in found["by_length"].items()}
-        assert list(counts) == [8, 16, 32] and all(most - 2 < counts[most] <= most for most in counts)
-    assert warnings == ""
+    assert set(golden(compiler, emulator)) == {instructions}
 
 
 WINE = shutil.which("wine") or "/usr/lib/wine/wine64"
@@ -338,20 +342,19 @@ WINE = shutil.which("wine") or "/usr/lib/wine/wine64"
 def test_other_systems(
     compiler: str,
     starter: str,
-    exported: Callable[..., Path],
+    golden: Callable[[str, str], list[str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not shutil.which(compiler) or not shutil.which(starter):
         pytest.skip(f"needs {compiler} and {starter}")
-    for name, value in (("WINEPREFIX", str(tmp_path / "wine")), ("WINEDEBUG", "-all")):
+    for name, value in (
+        ("WINEPREFIX", str(tmp_path)),
+        ("WINEDEBUG", "-all"),
+        ("WINEDLLOVERRIDES", "mscoree=;mshtml="),
+    ):
         monkeypatch.setenv(name, value)
-    program, file = tmp_path / "golden.exe", tmp_path / "student.bin"
-    sources = [Path(__file__).parent / "core" / "golden.c", CORE / "edgedistill.c"]
-    assert run(compiler, *WARNINGS, "-O2", "-static", f"-I{CORE}", *sources, "-o", program, "-lm") == ""
-    for name in ("narrow", "bilstm", "static"):
-        file.write_bytes(file_of(f"{exported(name)}:int8"))
-        assert "OK " in run(starter, program, file)
+    golden(compiler, starter)
 
 
 @pytest.mark.skipif(
@@ -420,7 +423,7 @@ def test_in_rust(exported: Callable[..., Path], core: Any, tmp_path: Path) -> No
     file.write_bytes(file_of(exported("static")))
     run(COMPILER, "-O2", "-c", CORE / "edgedistill.c", "-o", compiled)
     linked = [f"-Clink-arg={compiled}", "-Clink-arg=-lm"]
-    run("rustc", "-O", CORE / "rust" / "example.rs", *linked, "-o", program)
+    run("rustc", CORE / "rust" / "example.rs", *linked, "-o", program)
     student = CoreStudent(core, file.read_bytes())
     assert json.loads(run(program, file, PLAIN[0])) == pytest.approx(student.embed(PLAIN[:1])[0], abs=1e-6)
     student.close()

@@ -14,15 +14,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle, manifest, verify
 from edgedistill.runtime.trust import tokenizer_check
-from tests.export.test_export import make_run
-from tests.faults.commands import of_a_bundle
 
 SMALLEST_RUNNER = Path(__file__).parents[2] / "export" / "python" / "embed.py"
 GET_AGAIN = "get the bundle again, or export it again from its run"
@@ -231,19 +227,6 @@ def test_files_without_a_hash_or_a_threshold(copy: Path) -> None:
     ]
 
 
-def test_a_graph_that_does_more_than_compute(copy: Path) -> None:
-    path = replace_graph(
-        copy,
-        lambda model: model.graph.node.append(
-            helper.make_node("EPContext", ["input_ids"], ["x"], domain="com.microsoft")
-        ),
-    )
-    for opening in (lambda folder: bundle.load(folder, "fp32"), verify.verify):
-        (line,) = refused(opening, copy)
-        assert line.startswith(f"{path}: ") and "'com.microsoft.EPContext'" in line
-    assert bundle.load(copy, "w8").encode(["a"]).shape == (1, 24)
-
-
 def test_a_graph_with_other_weights(copy: Path) -> None:
     """All hashes are right; the golden texts are what notices."""
 
@@ -410,12 +393,3 @@ def test_the_smallest_runner_checks_its_golden_texts(copy: Path, monkeypatch: py
     write_manifest(copy, files={})
     with pytest.raises(SystemExit, match="changed since export"):
         main()
-
-
-def test_the_same_run_exports_the_same_bytes(tmp_path: Path) -> None:
-    """But for the time of the export, which stands in the manifest and the card."""
-    run = make_run(tmp_path / "run")
-    for name in ("a", "b"):
-        bundle_writer.export(run, ["fp32", "w8", "int8"], tmp_path / name, lambda line: None)
-    first, second = (of_a_bundle(tmp_path / name) for name in ("a", "b"))
-    assert first == second and len(first) >= 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,15 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import recipe, run
+from edgedistill import recipe
 from edgedistill.data import corpus
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
-from edgedistill.export import bundle_writer
-from edgedistill.planning import cost
 from edgedistill.session import QUIET, Session
 from edgedistill.students import embedding_tables, narrow_bert
 from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder
-from edgedistill.training import student_embeddings, train
+from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models
 from tests.conftest import World
@@ -157,24 +154,6 @@ def test_positions_that_no_text_reaches_can_be_left_out(world: World, more: dict
     assert len(fewer.model.embeddings.position_embeddings.weight) == 20  # type: ignore[union-attr]
     whole, cut = (student_embeddings.embed(each, words, texts, 20) for each in (module, fewer))
     assert np.allclose(whole, cut, atol=1e-5)
-
-
-def test_a_narrow_student_trains_and_exports(world: World, tmp_path: Path) -> None:
-    student = {
-        "kind": "bert",
-        "weights": "teacher",
-        "layers": [1],
-        "width": 16,
-        "intermediate": 20,
-        "head": "linear",
-    }
-    spec = recipe.parse(world.recipe(student=student), "test")
-    train.train(spec, tmp_path / "run", Session(data=world.data, log=lambda line: None))
-    made = run.open_run(tmp_path / "run")
-    assert made.shape["config"]["intermediate_size"] == 20
-    assert bundle_writer.export(tmp_path / "run", ["fp32"], tmp_path / "bundle", lambda line: None)
-    costs = cost.costs([spec], Session(data=world.data, log=lambda line: None))[0]
-    assert costs["parameters"] == made.parameters
 
 
 @pytest.mark.parametrize(

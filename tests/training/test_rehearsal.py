@@ -83,16 +83,6 @@ def test_sequences_are_words_of_the_vocabulary_and_a_function_of_the_step(source
         assert torch.allclose(student.module.eval()(ids, mask), before, atol=1e-6)
 
 
-def test_a_resumed_run_has_the_bytes_of_one_that_was_not(world: World, source: Path, tmp_path: Path) -> None:
-    whole = go_on(world, source, tmp_path / "whole", rehearsal=0.5, steps=6)
-    spec, session = described(world, source, rehearsal=0.5, steps=6), Session(data=world.data)
-    with pytest.raises(Exception, match="paused"):
-        train.train(spec, tmp_path / "halves", session, pause_at=3)
-    train.train(spec, tmp_path / "halves", session, resume=True)
-    bytes_of = [(each / "student.safetensors").read_bytes() for each in (whole, tmp_path / "halves")]
-    assert bytes_of[0] == bytes_of[1]
-
-
 def test_it_is_refused_where_embeddings_alone_are_matched() -> None:
     stage = {**STAGE, "rehearsal": 1.0, "match": {"of": "assistant", "layer": "embeddings"}}
     with pytest.raises((UserError, ValueError), match="rehearsal"):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from edgedistill import recipe, resolve, run
 from edgedistill.errors import UserError
@@ -19,7 +18,7 @@ from edgedistill.session import QUIET, Session
 from edgedistill.training import record, train
 from edgedistill.training.load_models import open_models
 from edgedistill.training.open_recipe import open_recipe
-from tests.conftest import World, make_tokenizer
+from tests.conftest import World, make_encoder, make_tokenizer
 
 BARE = {"kind": "bert", "layers": 1, "width": 16, "heads": 2}
 SHORT = [{"name": "a", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}]
@@ -28,24 +27,9 @@ SHORT = [{"name": "a", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}]
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another teacher: of 48 dimensions, pooled at its first token, with a card of its own."""
-    from transformers import BertConfig, BertModel
-
     folder = tmp_path_factory.mktemp("wide") / "wide"
-    torch.manual_seed(3)
-    sizes = {
-        "hidden_size": 48,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 64,
-    }
-    words = make_tokenizer()
-    model = BertModel(BertConfig(vocab_size=len(words), **sizes), add_pooling_layer=False)
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.15)
-    model.save_pretrained(folder)
-    words.save_pretrained(folder)
+    sizes = {"hidden_size": 48, "num_hidden_layers": 1, "intermediate_size": 64}
+    make_encoder(folder, make_tokenizer(), chain=False, **sizes)
     (folder / "README.md").write_text(
         "---\nlanguage: en\nlicense: apache-2.0\n---\n# wide\n", encoding="utf-8"
     )

@@ -142,16 +142,12 @@ def write_triples(world: World, count: int) -> None:
             [12, 66],
         ),
         (
-            {"kind": "recurrent", "layers": 1, "bottleneck": 8, "trim": {}, "head": "linear", "dropout": 0.1},
-            "adamw",
-            [12],
-        ),
-        (
             {
                 "kind": "bert",
                 "weights": "teacher",
                 "layers": 1,
                 "pq_bytes": 8,
+                "trim": {},
                 "head": "linear",
                 "dropout": 0.1,
             },
@@ -159,7 +155,7 @@ def write_triples(world: World, count: int) -> None:
             [12],
         ),
     ],
-    ids=["bert", "recurrent", "codes and muon"],
+    ids=["bert", "trimmed codes and muon"],
 )
 def test_killed_and_resumed_gives_the_same_bytes(
     world: World, tmp_path: Path, student: dict[str, Any], optimizer: str, kills: list[int]

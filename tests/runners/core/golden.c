@@ -13,6 +13,6 @@ int main(int argc, char **argv) {
     rewind(file);
     ed_student *student = data && fread(data, 1, size, file) == size ? ed_open(data, size, &error) : NULL;
     if (student) error = ed_check(student, &worst, &least);
-    printf("%s %.6f %.6f\n", error ? error : "OK", worst, least);
+    printf("%s %.6f %.6f %s\n", error ? error : "OK", worst, least, ed_instructions());
     return error || worst < least;
 }
