@@ -324,14 +324,6 @@ def test_stages_that_cannot_be(tasks: World, tmp_path: Path) -> None:
             {"stages": [{**one, "rows": FILE}]},
             r"stages\[0\].rows: give either `dev` or `dev_rows`: one of them must select the weights",
         ),
-        (
-            {"stages": [{**one, "kind": "finetun"}]},
-            r"stages\[0\].kind: no stage 'finetun'; did you mean 'finetune'\?",
-        ),
-        (
-            {"stages": [{**one, "fracton": 0.2}]},
-            r"stages\[0\].fracton: no key 'fracton'; did you mean 'fraction'\?",
-        ),
         ({"stages": [{**one, "learning_rates": [0.1, 0.1]}]}, "must be positive and distinct"),
     ]:
         with pytest.raises(UserError, match=says):
