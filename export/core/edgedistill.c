@@ -161,6 +161,7 @@ static float ed_unit(float *row, size_t size) {
 #define ED_AVX512VNNI 4
 #define ED_NEON 5
 #define ED_DOTPROD 6
+#define ED_RELAXED 7
 #define ED_JOIN_(a, b) ed_##a##_##b
 #define ED_JOIN(a, b) ED_JOIN_(a, b)
 #define ED_(name) ED_JOIN(name, ED_PASS)
@@ -208,9 +209,19 @@ static float ed_unit(float *row, size_t size) {
 #include "edgedistill.c"
 #endif
 #elif defined(__wasm_simd128__)
+#ifdef __wasm_relaxed_simd__
+/* bytes of w, signed, times bytes of a, added to s in fours; whether a byte of a above 127 is negative is the engine's choice */
+#define ED_RELAXED_DOT(s, w, a) ((v128_t)__builtin_wasm_relaxed_dot_i8x16_i7x16_add_s_i32x4((ed_i8x16)(w), (ed_i8x16)(a), (ed_i32x4)(s)))
+typedef signed char ed_i8x16 __attribute__((vector_size(16)));
+typedef int ed_i32x4 __attribute__((vector_size(16)));
+static int32_t ed_signed(void) { return wasm_i32x4_extract_lane(ED_RELAXED_DOT(wasm_i32x4_splat(0), wasm_i8x16_splat(-1), wasm_i8x16_splat(-128)), 0) / 512; } /* 1, or −1 */
+#define ED_PASS relaxed
+#define ED_KERNEL ED_RELAXED
+#else
 #define ED_PASS simd128
-#define ED_W 4
 #define ED_KERNEL ED_128_BITS
+#endif
+#define ED_W 4
 #define ED_TARGET
 #include "edgedistill.c"
 #else
@@ -238,6 +249,8 @@ static ed_encoder ed_pass(const char **name) {
     if (getauxval(AT_HWCAP) & 1ul << 20) return *name = "dotprod", ed_encode_dotprod;
 #endif
     return *name = "neon", ed_encode_neon;
+#elif defined(__wasm_relaxed_simd__)
+    return *name = "relaxed", ed_encode_relaxed;
 #elif defined(__wasm_simd128__)
     return *name = "simd128", ed_encode_simd128;
 #else
@@ -1117,7 +1130,11 @@ ED_TARGET static void ED_(activate)(float *x, size_t size, int32_t activation) {
    a block of 16 rows at w and one at w2, into `out` (4, 32). a's bytes count as a − ED_SHIFT. No pair of products leaves 16 bits:
    the writer sees to that (edgedistill/quantization/int8.py). */
 #define ED_ROWS(DO) DO(0) DO(1) DO(2) DO(3)
+#if ED_KERNEL == ED_RELAXED
+#define ED_SHIFT (ed_signed() > 0 ? 128 : 0)
+#else
 #define ED_SHIFT (ED_KERNEL == ED_NEON || ED_KERNEL == ED_DOTPROD ? 128 : 0)
+#endif
 
 #if ED_KERNEL == ED_AVX512VNNI
 ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *w, const int8_t *w2, int32_t *out) {
@@ -1210,6 +1227,21 @@ ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_
         ED_ROWS(ED_ZERO)
         for (size_t i = 0; i < k; i += 4, weights += 64) {
             int8x16_t u = ED_A(a + r * k + i), v = ED_A(a + r * k + k + i);
+            ED_ROWS(ED_MORE)
+        }
+        ED_ROWS(ED_PUT)
+    }
+#elif ED_KERNEL == ED_RELAXED
+#define ED_ZERO(c) v128_t s##c = wasm_i32x4_splat(0), t##c = s##c;
+#define ED_MORE(c) { v128_t x = wasm_v128_load(weights + 16 * c); s##c = ED_RELAXED_DOT(s##c, x, u), t##c = ED_RELAXED_DOT(t##c, x, v); }
+#define ED_PUT(c) wasm_v128_store(out + 32 * r + 4 * c, s##c), wasm_v128_store(out + 32 * r + 32 + 4 * c, t##c);
+#define ED_A(p) wasm_i32x4_splat((int32_t)(ed_u32(p) ^ shift))
+    uint32_t shift = ED_SHIFT * 0x01010101u;
+    for (size_t r = 0; r < 4; r += 2) {
+        const int8_t *weights = w;
+        ED_ROWS(ED_ZERO)
+        for (size_t i = 0; i < k; i += 4, weights += 64) {
+            v128_t u = ED_A(a + r * k + i), v = ED_A(a + r * k + k + i);
             ED_ROWS(ED_MORE)
         }
         ED_ROWS(ED_PUT)

@@ -13,8 +13,8 @@ export function similarity(a: Embedding, b: Embedding): number;
 /** A student in WebAssembly. */
 export class Student {
   /**
-   * Open a student: its bytes, or where they are, by default student.bin beside edgedistill.js; `wasm` is edgedistill.wasm, by
-   * default the one beside edgedistill.js.
+   * Open a student: its bytes, or where they are, by default student.bin beside edgedistill.js; `wasm` is edgedistill.wasm or
+   * edgedistill-relaxed.wasm, by default the faster one beside edgedistill.js.
    */
   static open(
     student?: string | URL | ArrayBuffer | ArrayBufferView,

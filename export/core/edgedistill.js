@@ -45,6 +45,15 @@ const asBytes = (data) =>
   ArrayBuffer.isView(data) ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : new Uint8Array(data);
 const areBytes = (value) => ArrayBuffer.isView(value) || value instanceof ArrayBuffer;
 
+// (module (func (result v128) … i32x4.relaxed_dot_i8x16_i7x16_add_s)): valid where WebAssembly has relaxed SIMD
+const RELAXED = [1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 19, 1, 17, 0, 65, 0, 253, 15, 65, 0, 253, 15, 65, 0, 253, 15, 253, 147, 2, 11];
+
+/** The program beside this file that runs faster here. */
+function ownWasm() {
+  const isRelaxed = WebAssembly.validate(Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, ...RELAXED));
+  return isRelaxed ? new URL("edgedistill-relaxed.wasm", import.meta.url) : new URL("edgedistill.wasm", import.meta.url);
+}
+
 const compiled = new Map();
 
 async function compile(wasm) {
@@ -64,10 +73,11 @@ export class Student {
   #encoder = new TextEncoder();
 
   /**
-   * Open a student: its bytes, or where they are, by default student.bin beside this file. `wasm` is edgedistill.wasm: where it
-   * is, its bytes, or a WebAssembly.Module, as bundlers and edge functions import it.
+   * Open a student: its bytes, or where they are, by default student.bin beside this file. `wasm` is edgedistill.wasm or,
+   * where the engine has relaxed SIMD, edgedistill-relaxed.wasm: where it is, its bytes, or a WebAssembly.Module, as bundlers and
+   * edge functions import it.
    */
-  static async open(student = new URL("student.bin", import.meta.url), wasm = new URL("edgedistill.wasm", import.meta.url)) {
+  static async open(student = new URL("student.bin", import.meta.url), wasm = ownWasm()) {
     const key = wasm instanceof URL ? wasm.href : wasm;
     if (!compiled.has(key)) compiled.set(key, compile(wasm));
     const bytes = asBytes(areBytes(student) ? student : await bytesAt(student));

@@ -1,6 +1,6 @@
 /*
  * The core for WebAssembly: edgedistill.c with what it takes from a C library, and nothing from outside. `make` beside this
- * builds edgedistill.wasm; edgedistill.js calls it.
+ * builds edgedistill.wasm and, for engines that have relaxed SIMD, edgedistill-relaxed.wasm; edgedistill.js calls one of them.
  *
  * Memory: malloc goes up from the end of the data, free gives back what is highest. A student's parts stay as long as it does;
  * a call gives back what it takes in the other order, so nothing is lost.
@@ -81,7 +81,12 @@ static const char *error;
 static double worst, least;
 static size_t count;
 
-WASM("open") ed_student *open_student(const void *data, size_t size) { return ed_open(data, size, &error); }
+WASM("open") ed_student *open_student(const void *data, size_t size) {
+#ifdef __wasm_relaxed_simd__
+    if (ed_signed() != 1 && ed_signed() != -1) return error = "this engine's relaxed SIMD is not as specified; hand over edgedistill.wasm", NULL;
+#endif
+    return ed_open(data, size, &error);
+}
 WASM("error") const char *last_error(void) { return error; }
 WASM("close") void close_student(ed_student *s) { ed_close(s); }
 WASM("size") size_t size_of(const ed_student *s) { return ed_size(s); }

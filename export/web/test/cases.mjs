@@ -30,7 +30,8 @@ export const cases = {
     // what the page has of a text is what Node has
     const nano = await Student.open(student("nano"));
     const rows = await on.evaluate(async (texts) => (await encoder.encode(texts)).map((row) => [...row]), GOLDEN.texts);
-    rows.forEach((row, at) => assert.deepEqual(row, [...nano.embed(GOLDEN.texts[at])], `text ${at}`));
+    rows.forEach((row, at) => assert.deepEqual(row, [...nano.embed(GOLDEN.texts[at])], `text ${at}`)); // relaxed SIMD or not
+    assert.ok(on.asked.includes(`${origin}/core/edgedistill-relaxed.wasm`));
     assert.deepEqual(
       [...new Set(on.asked.map((address) => new URL(address).origin))].filter((each) => each !== origin && each !== "null"),
       [],
