@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,9 @@ import readme_tables
 import recipe_reference
 import report_files
 
-from edgedistill import files, recipe, resolve
+from edgedistill import bundle_run, device, files, recipe, resolve
 from edgedistill.data.corpus import SHARD
-from edgedistill.evaluation import tables
-from edgedistill.export import bundle_writer
+from edgedistill.export import bundle_writer, library_files, model_card
 from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORED, SCORES, SEARCH, shipped
 
@@ -47,6 +47,7 @@ TABLES = {  # name of the table -> (the document with its markers, its reports)
 PLOTS = ROOT / "bench" / "plots"
 STUDENTS, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"  # of the plot in bench/RESULTS.md
 PEERS, PEERS_PAGE = REPORTS / "peers.json", ROOT / "bench" / "peers" / "README.md"  # of bench/peers/run.py
+PUBLISHED = PEERS_PAGE.with_name("published.json")  # scores of models that were not run here
 SHIPPED = ("nano", "micro", "multi", "edgedistill, int8")  # in the README's plot, beside these
 BESIDE = (
     "sentence-transformers, ONNX int8",
@@ -115,6 +116,13 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
     return "\n".join([*lines, "", f"<sub>{machine}<br>{of_search}</sub>", ""])
 
 
+def page_bytes(student: str) -> int:
+    """The bytes of all files of a page with a student, as `export --web` writes it."""
+    with tempfile.TemporaryDirectory() as folder:
+        device.write_page(student, Path(folder) / "site", lambda line: None)
+        return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+
+
 def headline(peers: dict[str, Any]) -> str:
     """What `nano` is beside its teacher in sentence-transformers, in one paragraph."""
     rows = {row["name"]: row for row in peers["rows"]}
@@ -124,7 +132,8 @@ def headline(peers: dict[str, Any]) -> str:
     return (
         f"The student `nano` is **{smaller:.0f} times smaller and {faster:.0f} times faster** than "
         f"all-MiniLM-L6-v2 in sentence-transformers, on one thread of a CPU.\nOn seven STS test sets it "
-        f"scores {scores[0]}, all-MiniLM {scores[1]}. Every number here comes from a "
+        f"scores {scores[0]}, all-MiniLM {scores[1]}. A web page that searches with `nano` is "
+        f"{page_bytes('nano') / 1e6:.1f} MB in all. Every number here comes from a "
         "[report](bench/RESULTS.md).\n"
     )
 
@@ -349,15 +358,15 @@ def card(quality: dict[str, Any], searches: list[dict[str, Any]]) -> str:
 
 
 def write_card(name: str, quality: dict[str, Any], searches: list[dict[str, Any]]) -> bool:
-    """Write scores into the card of a shipped bundle, whose manifest has the card's hash. Returns whether
-    anything changed."""
+    """Write a shipped bundle's card from its manifest, with scores, and its hash into the manifest. Returns
+    whether anything changed."""
     folder = files.PACKAGE / "shipped" / "bundles" / name
-    place, before = folder / "README.md", "\nA student of kind"
-    text, (begin, end) = place.read_text(encoding="utf-8"), readme_tables.markers("scores")
-    if begin not in text:  # a new export
-        files.write_text(place, text.replace(before, f"\n{begin}\n{end}\n{before}", 1))
-    changed = readme_tables.update(place, card(quality, searches), "scores")
-    bundle_writer.seal(folder, files.read_json(folder / "manifest.json"))
+    manifest, (begin, end) = files.read_json(folder / "manifest.json"), readme_tables.markers("scores")
+    libraries = library_files.libraries(bundle_run.open_finished(name, "docs").student())
+    kind, scores = "\nA student of kind", f"\n{begin}\n{card(quality, searches)}{end}\n"
+    text = model_card.filled("encoder", manifest, libraries=libraries).replace(kind, f"{scores}{kind}", 1)
+    changed = rewrite(folder / "README.md", text)
+    bundle_writer.seal(folder, manifest)
     return changed
 
 
@@ -463,7 +472,8 @@ def drawings() -> dict[str, readme_plot.Drawing]:
     found, peers = {"students": readme_plot.of_reports(students, PLOTTED_SUITE)}, files.read_json(PEERS)
     if "timing" in peers:
         names = [peer_table.BASELINE, *SHIPPED, *BESIDE]
-        found["accuracy-latency"] = readme_plot.of_peers(peers, peer_table.BASELINE, names)
+        published = files.read_json(PUBLISHED)["rows"]
+        found["accuracy-latency"] = readme_plot.of_peers(peers, peer_table.BASELINE, names, published)
     return found
 
 
@@ -474,7 +484,7 @@ def measured() -> dict[str, str]:
         "mteb": measured_tables.mteb,
         "search-curve": measured_tables.search_curve,
         "search-test": measured_tables.search_test,
-        "runners": lambda found: tables.markdown(found["reports"]),
+        "runners": lambda found: readme_tables.markdown(found["reports"]),
     }
     found = {
         name: make(files.read_json(REPORTS / f"{name}.json"))

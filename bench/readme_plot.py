@@ -60,8 +60,11 @@ def of_reports(reports: list[Report], suite: str) -> Drawing:
     return _drawing([_point(report, suite) for report in measured], suite, FAMILIES[kind].title, line)
 
 
-def of_peers(report: dict[str, Any], baseline: str, names: list[str]) -> Drawing:
-    """Rows of bench/peers/run.py, on sts7: the baseline as the teacher, other libraries in another colour."""
+def of_peers(
+    report: dict[str, Any], baseline: str, names: list[str], published: list[dict[str, Any]]
+) -> Drawing:
+    """Rows of bench/peers/run.py, on sts7: the baseline as the teacher, other libraries in another colour,
+    and lines for models of which only a published score is known."""
     rows = [row for row in report["rows"] if row["name"] in names and {"time", "quality"} <= row.keys()]
     points = []
     for row in rows:
@@ -72,6 +75,9 @@ def of_peers(report: dict[str, Any], baseline: str, names: list[str]) -> Drawing
     line = {"score": teacher["score"], "text": "all-MiniLM-L6-v2"}
     found = _drawing(points, "sts7", FAMILIES["sts"].title, line)
     found["options"]["area"] = "weights on disk"
+    found["options"]["levels"] += [
+        {"score": 100 * row["sts7"], "text": f"{row['name']}, published", "right": True} for row in published
+    ]
     return {**found, "key": ("edgedistill", "other libraries")}
 
 

@@ -8,12 +8,29 @@ from report_files import merged, read
 
 from edgedistill import files
 from edgedistill.errors import UserError
-from edgedistill.evaluation.tables import markdown
+from edgedistill.evaluation import tables
+from edgedistill.evaluation.report import Report, disturbances, is_teacher, suites
 
 
 def markers(name: str) -> tuple[str, str]:
     """The comments before and after the table of this name."""
     return f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+
+
+def markdown(reports: list[Report]) -> str:
+    """A table of bench/RESULTS.md, one row per report, and below it the conditions; it has `retained` columns
+    only where a teacher was measured."""
+    names = suites(reports)
+    shares = tables.compared(reports)
+    rows = []
+    for report in reports:
+        row = tables.cells(report, names, shares, disturbances([report]))
+        name = f"**{tables.title(report)}**" if is_teacher(report) else tables.title(report)
+        rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])
+    heads = ["bundle", *(cell.head for cell in row)]
+    lines = [f"| {' | '.join(line)} |" for line in (heads, ["---", *["---:"] * len(row)], *rows)]
+    conditioned = "<br>\n".join(tables.below(reports))
+    return "\n".join([*lines, "", f"<sub>{conditioned}</sub>", ""])
 
 
 def update_table(path: Path, sources: list[Path], name: str = "results") -> bool:

@@ -264,7 +264,9 @@ def students(as_json: Json = False) -> None:
     shipped, scored = bundle_location.shipped(), bundle_location.SCORED
     rows = [
         [
-            *(each["name"], " ".join(each["languages"]), str(each["max_tokens"])),
+            each["name"],
+            " ".join(each["languages"]),
+            str(each["max_tokens"]),
             f"{each['size_bytes'] / 1e6:.1f}",
             *(f"{100 * each['scores'][suite]:.1f}" for suite in scored),
         ]
@@ -314,8 +316,8 @@ def check(
 ) -> None:
     """Find problems in recipes and estimate what training costs.
 
-    Prints parameters, graph sizes, the latency of the initial student, how many texts are to be embedded and
-    trained on, and about how long training takes on this machine. Nothing is trained.
+    Prints parameters, graph sizes, the latency of the initial student, how many texts will be embedded and
+    trained on, and about how long training takes on this machine. Trains nothing.
     """
     from edgedistill import recipe
     from edgedistill.planning import preflight
@@ -363,8 +365,8 @@ def cache(
     """Embed and tokenize the texts of a recipe before training.
 
     `train` then finds the embeddings and tokens in the cache. Several machines share the work with --only.
-    Results are written in shards, each whole or not at all: start an interrupted command again, and it goes
-    on behind the last shard. The bytes do not depend on how the work was shared.
+    Results are written in shards, each whole or not at all. Start an interrupted command again to continue
+    after the last shard. The bytes do not depend on how the work was shared.
     """
     from edgedistill import recipe
     from edgedistill.planning import preflight
@@ -442,9 +444,9 @@ def adapt(
         None, "MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."
     ),
     revision: Revision = None,
-    minutes: float = _value(10.0, "N", "For all of it, measuring to comparing.", min=0.1, max=1e5),
+    minutes: float = _value(10.0, "N", "Minutes for the whole command.", min=0.1, max=1e5),
     steps: int | None = _value(
-        None, "N", "Training steps, in place of the clock: the same student each time.", min=1
+        None, "N", "Train so many steps instead of by the clock: the same student each time.", min=1
     ),
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Resume = False,
@@ -456,10 +458,10 @@ def adapt(
 ) -> None:
     """Teach a finished student your own texts, without labels.
 
-    It goes on to embed random words as it did before, so that it forgets little of other texts. Prints
-    what the student knows of your texts and of general ones before and after, on what was held out, beside
-    the teacher and BM25, and one verdict: where training has brought nothing, the student as it was is
-    exported. The run's recipe.yaml says what was chosen; `train` runs it again.
+    Prints what the student finds before and after, in texts that were held out and in general ones, beside
+    the teacher and BM25, and ends with one verdict. If training brought nothing, the student is exported as
+    it was. The held-out queries become a suite for `bench`, NAME-suite beside the bundle. The run's
+    recipe.yaml says what was chosen; `train` runs it again.
     """
     # First what needs no torch: a wrong path is named at once.
     file_patterns.given(texts, data, "--texts")
@@ -475,14 +477,14 @@ def adapt(
         *(student, texts, out, Path("runs"), column, other, minutes, steps),
         *(tuple(listed(precision)), overwrite, queries),
     )
-    for folder in (out, request.run):
+    for folder in (out, request.run, request.suite):
         if not resume:
             files.check_free(folder, "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         session = _session(data, device, remote_code)
         result = adapting.adapt(request, session, resume)
-    text = f"{result['table']}\n{adapting.usage(result)}"
-    print_read(session, {key: value for key, value in result.items() if key != "table"}, as_json, text)
+    report = result.pop("report")
+    print_read(session, result, as_json, report)
 
 
 @_command(
@@ -499,16 +501,17 @@ def fit(
     texts: list[str] | None = _value(
         None,
         "GLOB",
-        "200 texts or more like those to embed, as for adapt; or `documentation`, Python's. Repeatable.",
+        "At least 200 texts of the kind that you will embed, paths as for adapt; or `documentation`: that of "
+        "Python. Repeatable.",
     ),
-    minutes: float = _value(60.0, "N", "For all of it, reading to measuring.", min=0.05, max=1e5),
+    minutes: float = _value(60.0, "N", "Minutes for the whole command.", min=0.05, max=1e5),
     space: str = _value(
         "own",
         "SPACE",
         "own; or teacher, if the student is to search an index of the teacher's embeddings.",
     ),
     steps: int | None = _value(
-        None, "N", "Training steps of the best candidate, in place of the clock: the same each time.", min=4
+        None, "N", "Train the best candidate so many steps instead of by the clock.", min=4
     ),
     out: Path = _value(Path("fit"), "DIR", "Folder of the fit."),
     resume: Resume = False,
@@ -526,10 +529,10 @@ def fit(
 ) -> None:
     """Find a teacher's best student within a size and a latency.
 
-    Shipped students and untrained shapes are exported and measured first. The best of both are trained on
-    your texts and on general ones, with --pairs on your queries too. The best of all is exported, even if
-    it is one that training did not improve. Writes a bundle, its recipe mine.yaml, and fit.json. Prints the
-    scores of the student, of its start and of the teacher.
+    First measures shipped students and untrained shapes. Then trains the best of them on your texts and on
+    general ones, and with --pairs on your queries too. Exports the best of all, even one that training did
+    not improve. Writes a bundle, its recipe mine.yaml, and fit.json. Prints the scores of the student, of
+    its start and of the teacher.
     """
     _require_torch("fit", teacher)
     from edgedistill.fitting import fit as fitting
@@ -573,19 +576,19 @@ def export(
     shape: str | None = _value(
         None,
         "1xTOKENS",
-        "One fixed shape, such as 1x128, for engines that need one: texts are padded, and cut at so many "
-        f"tokens. Of {', '.join(STANDARD)}; default: fp32,qdq.",
+        "One fixed shape, such as 1x128, for engines that need one: texts are padded and cut to 128 tokens. "
+        f"Precisions: {', '.join(STANDARD)}; default: fp32,qdq.",
     ),
     core: Path | None = _value(
         None,
         "DIR",
-        "Write this bundle as one file for a device, with the core that reads it: C99 without a library.",
+        "Write the bundle as one file for devices, with the C99 core that reads it.",
     ),
     web: Path | None = _value(
         None,
         "DIR",
-        "Write a page of static files that searches with this bundle. Do it again with another bundle, and "
-        "the page offers both.",
+        "Write a page of static files that searches with this bundle. Run it again with another bundle to "
+        "offer both on the page.",
     ),
     overwrite: Overwrite = False,
     pooling: Pooling = None,
@@ -602,7 +605,7 @@ def export(
     if (folder := core or web) is not None:
         option = "--core" if core else "--web"
         others = {"--out": out, "--documents": documents, "--pooling": pooling, "--shape": shape}
-        others |= {"--web": core and web}
+        others["--web"] = core and web
         if unused := [option for option, value in others.items() if value]:
             raise UserError(f"{option} {folder}: writes no bundle; leave {' and '.join(unused)} out")
         from edgedistill import device
@@ -617,15 +620,15 @@ def export(
         print_result({"folder": str(folder), **result}, as_json, f"wrote {folder}; {way_on}")
         return
     if mean and documents is None:
-        raise UserError("--mean: only for a pair; add --documents with their encoder, or leave it out")
+        raise UserError("--mean: works only with a pair; add --documents, or leave --mean out")
     if documents is not None and out is None:
         raise UserError(
             f"--documents {documents}: writes a pair of encoders; add --out, the folder of the pair"
         )
     if documents is not None and shape:
-        raise UserError(f"--shape {shape}: not of a pair; export each encoder alone")
+        raise UserError(f"--shape {shape}: a pair has no shape; export each encoder alone")
     if out is None and source.partition(":")[0] in files.shipped("bundle"):
-        raise UserError(f"{source}: ships, and its name is taken; add --out, the folder of the new bundle")
+        raise UserError(f"{source}: is the name of a shipped bundle; add --out, a folder for the new one")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
     _require_torch(
@@ -687,7 +690,6 @@ def bench(
     ),
     out: Path | None = _value(None, "FILE", "Write the reports to this JSON file."),
     html: Path | None = _value(None, "FILE", "Write a self-contained HTML page."),
-    markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
     compare: tuple[Path, Path] | None = _value(
         None,
         "BEFORE.json AFTER.json",
@@ -708,19 +710,19 @@ def bench(
     for option, file in (("--out", out), ("--html", html)):
         if file is not None and file.is_file():
             files.check_free(file, option, overwrite)
-    show = None if as_json or markdown else typer.echo
+    show = None if as_json else typer.echo
     if bundles and (drawn is not None or compare is not None):
-        fact = f"measure nothing, and {bundles[0]} is given too"
+        fact = f"they measure nothing, but {bundles[0]} is named too"
         raise UserError(f"--from and --compare: {fact}; leave one out")
     if drawn is not None:
-        return _drawn(drawn, html, as_json, markdown)
+        return _drawn(drawn, html, as_json)
     if compare is not None:
         from edgedistill.evaluation import comparison
 
         return print_result(comparison.compare(*compare, show or log, html), as_json)
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
-    from edgedistill.evaluation import scoring, speed, tables
+    from edgedistill.evaluation import scoring, speed
 
     session = replace(_session(data, device, quiet=True), threads=threads)
     if hybrid and hybrid_weight is None:
@@ -732,10 +734,10 @@ def bench(
     outputs = benchmark.Outputs(out, html)
     runners = [*(runner or [speed.OWN]), *(on or [])]
     result = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
-    return print_result(result, as_json, tables.markdown(result["reports"]) if markdown else "")
+    return print_result(result, as_json)
 
 
-def _drawn(file: Path, html: Path | None, as_json: bool, markdown: bool) -> None:
+def _drawn(file: Path, html: Path | None, as_json: bool) -> None:
     """Show the reports of a file as a table and a page."""
     from edgedistill.evaluation import page, report, tables
 
@@ -743,7 +745,7 @@ def _drawn(file: Path, html: Path | None, as_json: bool, markdown: bool) -> None
     if html is not None:
         page.write(html, reports)
     result = {"schema": report.SCHEMA, "reports": [report.without_samples(made) for made in reports]}
-    print_result(result, as_json, tables.markdown(reports) if markdown else tables.terminal(reports))
+    print_result(result, as_json, tables.terminal(reports))
 
 
 @_command("edgedistill embed nano questions.csv --column question --out questions.npy")

@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import recipe, resolve
+from edgedistill.errors import UserError
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
-from edgedistill.planning import cost
+from edgedistill.planning import cost, training_time
 from edgedistill.precisions import DEFAULT
 from edgedistill.session import Session
-from edgedistill.training import train
+from edgedistill.training import teacher_cache, train
+from edgedistill.training.open_recipe import open_recipe
 
 # The teacher comes first: the students are compared with it.
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")
 PLAN = speed.MeasurementPlan(rounds=2, seconds=0.5)
+LONGEST_S = 900.0  # of training a student: five times what two cores with nothing else to do take
 NEXT = """
 With texts of yours:
   edgedistill search "a question" FOLDER {1}/bundles/{0}
@@ -40,11 +43,13 @@ def demo(
     It takes about six minutes on two cores.
 
     `out` is the folder for runs, bundles, report.html and reports.json. Earlier runs and bundles of the same
-    names are replaced, nothing else is changed. Returns {seconds, runs{}, reports, html, json}.
+    names are replaced, nothing else is changed. Returns {seconds, runs{}, reports, html, json}. Raises
+    UserError, before it changes anything, where training the last student would take more than LONGEST_S.
     """
     started = time.perf_counter()
     training = replace(session, data=None, device="auto", progress=sys.stderr.isatty())
     specs = [recipe.read(name) for name in recipes]
+    _check_time(specs[-1], training)
     _clear(out, [spec.name for spec in specs])
     runs = {spec.name: train.train(spec, out / "runs" / spec.name, training) for spec in specs}
     for name in runs:
@@ -63,11 +68,20 @@ def demo(
     return {"seconds": seconds, "runs": runs, **measured, **files}
 
 
+def _check_time(spec: recipe.Recipe, session: Session) -> None:
+    opened = open_recipe(spec, session)
+    passes = teacher_cache.passes(opened, session)
+    total = sum(training_time.estimate_seconds(opened, passes, session).values())
+    if total > LONGEST_S:
+        raise UserError(
+            f"edgedistill demo: one student would take about {cost.duration(total)} on this machine (3 min "
+            f"on two idle cores); wait until other work is done, or run edgedistill train {spec.name}"
+        )
+
+
 def _clear(out: Path, names: list[str]) -> None:
-    """Delete the runs, bundles and reports of an earlier demo, finished or not."""
+    """Delete the runs, finished or not, and the bundles of an earlier demo."""
     for name in names:
-        for folder in (out / "runs" / name, out / "bundles" / name):
-            for each in (folder, resolve.unfinished_run(folder)):
-                shutil.rmtree(each, ignore_errors=True)
-    for file in (out / "report.html", out / "reports.json"):
-        file.unlink(missing_ok=True)
+        run = out / "runs" / name
+        for folder in (run, resolve.unfinished_run(run), out / "bundles" / name):
+            shutil.rmtree(folder, ignore_errors=True)

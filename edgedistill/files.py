@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from functools import cache
+from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -108,15 +108,19 @@ def sha256_folder(folder: Path, suffixes: tuple[str, ...] = ()) -> str:
     for path in sorted(
         p for p in folder.rglob("*") if p.is_file() and (not suffixes or p.suffix in suffixes)
     ):
-        state = path.stat()
-        sha256 = _sha256(path.absolute(), (state.st_size, state.st_mtime_ns, state.st_ctime_ns))
-        total.update(f"{path.relative_to(folder).as_posix()}\0{sha256}\n".encode())
+        total.update(f"{path.relative_to(folder).as_posix()}\0{sha256_once(path)}\n".encode())
     return total.hexdigest()
 
 
-@cache
-def _sha256(path: Path, state: tuple[int, ...]) -> str:
-    """A file's sha256, read once a process as long as its size and times stay the same."""
+def sha256_once(path: Path) -> str:
+    """A file's sha256, computed once a process as long as its size, times and inode stay the same: a command
+    opens caches and models of gigabytes several times."""
+    state = path.stat()
+    return _sha256(path.absolute(), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
+
+
+@lru_cache(maxsize=10_000)
+def _sha256(path: Path, *state: int) -> str:
     return sha256_file(path)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgedistill import object_store, recipe
-from edgedistill.errors import UserError, unknown_name, user_error
+from edgedistill.errors import UserError, first_line, unknown_name, user_error
 from edgedistill.runtime import bundle_location
 
 PACKAGED = {  # name: (import name, folder inside the package, name on the package index)
@@ -155,10 +155,9 @@ def _download(hub: HubId, revision: str | None, place: str) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         if error.errno is not None and (of_system := user_error(error, f"{place}: {model}")) is not None:
             raise of_system from error  # a full disk, say, which no other id mends
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"{place}: could not download {model!r} at {revision!r}: {first}; check the id, the revision and "
-            "the network"
+            f"{place}: could not download {model!r} at {revision!r}: {first_line(error)}; check the id, the "
+            "revision and the network"
         ) from error
 
 

@@ -152,7 +152,7 @@ def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, list[
         raise UserError(*problems, f"{' '.join(request.paths)}: no text found; give other files")
     files_of = {path for places in found.values() for path, _ in places}
     if request.column is not None and all(map(readers.is_text_file, files_of)):
-        raise UserError(f"--column {request.column}: {' '.join(request.paths)} is no table; leave it out")
+        raise UserError(f"--column {request.column}: no table in {' '.join(request.paths)}; leave it out")
     return found
 
 
@@ -205,6 +205,8 @@ def _kept_embeddings(
     if cached_folder.intact(folder, session.log):
         known = {bytes(entry["text"]): entry for entry in np.load(folder / "embeddings.npy")}
     new = [key for key in hashed if key not in known]
+    mark = [readers.BETWEEN]
+    (_, lacks, _), *_ = encoder.not_read(mark, encoder.tokenize(mark, "document"), "document")
     session.log(f"texts: {len(texts):,}; to embed: {len(new):,}")
     with progress_bar(len(new), session.progress, log=session.log) as advance:
         advance(0)
@@ -219,6 +221,8 @@ def _kept_embeddings(
             entries["text"] = chunk
             entries["row"] = rows
             entries["cut"], entries["unknown"], entries["alone"] = zip(*not_read, strict=True)
+            marks = [lacks * text.count(readers.BETWEEN.strip()) for text in chosen]  # no words of the texts
+            entries["unknown"] -= np.minimum(entries["unknown"], marks).astype("i4")
             known.update(zip(chunk, entries, strict=True))
             advance(len(chunk))
     found = np.stack([known[key] for key in hashed])

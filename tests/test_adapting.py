@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from edgedistill import adapting, bundle_run, cli, files, recipe, resolve, run
 from edgedistill.adapting import plan
 from edgedistill.errors import UserError
+from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import judge, texts
 from edgedistill.fitting.queries import Pairs
@@ -70,11 +72,10 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout.splitlines()[-1])
     opened: Any = run.open_run(Path(found["run"]))
-    lines, names = adapting.usage(found).splitlines(), dict[str, Any]()
-    exec("\n".join(line[4:] for line in lines if line.startswith("    ")), names)
-    assert names["embeddings"].shape == (2, 32)
-    assert lines[0].startswith(found["bundle"]) and f"train {found['recipe']} " in lines[-1]
-    assert Path(found["recipe"]).exists()
+    measured = scoring.evaluate(scoring.suite(found["suite"]), bundle.load(found["bundle"]))
+    assert measured["tasks"]["made"]["ndcg_at_10"] == pytest.approx(
+        found["search"]["made"]["ndcg_at_10"]["after"]
+    )
     assert isinstance(CliRunner().invoke(cli.app, arguments).exception, UserError), (
         "an earlier bundle is not replaced unasked"
     )
@@ -116,6 +117,11 @@ def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_
         str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=other, steps=60
     )
     found = adapting.adapt(request, session)
+    *_, verdict, search = found["report"].splitlines()
+    assert verdict == found["verdict"] and shlex.split(search)[-2:] == [
+        str(session.data / "own.txt"),
+        found["bundle"],
+    ]
     assert any("keeps its own space" in line for line in said)
     assert run.open_run(request.run).recipe.targets.align == "procrustes"  # type: ignore[union-attr]
     assert found["after"]["agreement"] > found["before"]["agreement"]
@@ -229,7 +235,7 @@ def test_what_training_does_not_better_is_exported_as_it_was(
         str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher, steps=5
     )
     found = adapting.adapt(request, Session(data=documents(tmp_path / "data")))
-    assert not found["better"] and "no better than the start, which is exported" in found["table"]
+    assert not found["better"] and "no better than the start, which is exported" in found["report"]
     start, kept = (bundle.load(each).encode(sentences(9)) for each in (student, tmp_path / "b"))
     assert np.min(np.sum(start * kept, 1)) > 0.99
 
@@ -310,7 +316,7 @@ def test_pairs_are_trained_on_and_held_out_by_query(world: World, student: Path,
     assert set(own["ndcg_at_10"]) == {"before", "after", "teacher"}
     assert all(0 <= each <= 1 for each in own["ndcg_at_10"].values())
     assert own["bm25"] > 0.1, "words of the text itself find it"
-    assert "too few to tell" in found["table"] and "with BM25" in found["table"]
+    assert "too few to tell" in found["report"] and "with BM25" in found["report"]
 
 
 NONE_LEFT = "--pairs: no row is left of 30 read, 30 with {}; add tables, or check {}"

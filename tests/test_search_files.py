@@ -236,10 +236,15 @@ def test_the_line_where_a_part_of_a_paragraph_begins(
 def test_what_the_vocabulary_lacks_is_counted(
     nano: Bundle, session: Session, tmp_path: Path, count: int
 ) -> None:
-    """Also where the embeddings come from the cache."""
-    texts = ["\u0e44\u0e17\u0e22\u0e20\u0e32\u0e29\u0e32", "\U0001f600", "hello " + "a" * 3000]
-    (tmp_path / "a.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    read = [asked(nano, [str(tmp_path / "a.txt")], session, "hello")["read"] for _ in range(count)]
+    """Also where the embeddings come from the cache; what stands between two cells is none of it."""
+    texts = [
+        "\u0e44\u0e17\u0e22\u0e20\u0e32\u0e29\u0e32\t",
+        "\U0001f600\t",
+        "hello " + "a" * 3000 + "\thello",
+    ]
+    (tmp_path / "a.tsv").write_text("\n".join(["one\ttwo", *texts, ""]), encoding="utf-8")
+    found = [asked(nano, [str(tmp_path)], session, "hello", column="one,two") for _ in range(count)]
+    read = [each["read"] for each in found]
     assert (read[-1]["unknown_tokens"], read[-1]["unknown_texts"]) == (3, 2)
 
 

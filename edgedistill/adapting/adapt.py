@@ -1,20 +1,24 @@
 """The adaptation: the recipe is planned, the student measured, trained, measured again, and the better of
-both exported."""
+both exported, with the held-out queries as a suite beside it."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgedistill import bundle_run, recipe, resolve, run
+from edgedistill import bundle_run, files, recipe, resolve, run
 from edgedistill.adapting.plan import Request, planned, resumed, timed
 from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import judge, queries
 from edgedistill.fitting.judge import Judge
+from edgedistill.fitting.queries import Queries
 from edgedistill.precisions import known_precisions
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
@@ -30,8 +34,8 @@ EXPORT_S, LATER = 20.0, 0.04  # seconds, and a share of the minutes, that are ke
 
 
 def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
-    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, data,
-    seconds, before, after, teacher, better, verdict, search, table}.
+    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, suite, texts, steps,
+    data, seconds, before, after, teacher, better, verdict, search, report}.
 
     Where training has brought nothing, the student as it was is exported. With `resume`, an interrupted
     adaptation goes on. Raises UserError for an unknown student or precision, too few texts, a student without
@@ -70,6 +74,9 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     better = judge.is_better(after, before, teacher)
     if not better:
         _keep_start(request, spec, session)
+    asked = {name: each for name, each in measuring.asked.items() if name in queries.TITLES}
+    if asked:
+        _write_suite(request.suite, asked)
     session.log(f"{folder}: exporting {', '.join(precisions)}")
     bundle_writer.export(str(folder), precisions, request.out, session.log)
     encoders = {
@@ -77,24 +84,25 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         "after": scoring.Encoder.of(bundle.load(request.out)),
         "teacher": measuring.by_teacher,
     }
-    asked = {name: each for name, each in measuring.asked.items() if name in queries.TITLES}
     found = queries.compared(asked, encoders, "after", session)
     measured = {"before": before, "after": after, "teacher": teacher}
-    verdict = judge.verdict(before, after, teacher)
-    return {
+    result = {
         "recipe": str(folder / "recipe.yaml"),
         "run": str(folder),
         "bundle": str(request.out),
+        "suite": str(request.suite / "suite.yaml") if asked else None,
         "texts": info["corpus"]["texts"],
         "steps": sum(stage["steps"] for stage in info["stages"]),
         "data": str(session.data),
         "seconds": round(time.perf_counter() - started, 1),
         **measured,
         "better": better,
-        "verdict": verdict,
+        "verdict": judge.verdict(before, after, teacher),
         "search": found,
-        "table": f"{judge.table(measured, found, len(measuring.texts))}\n{verdict}",
     }
+    compared = [request.student] if isinstance(source, bundle_run.BundleRun) else []
+    table = judge.table(measured, found, len(measuring.texts))
+    return {**result, "report": "\n".join([table, *_next(request, result, compared)])}
 
 
 def _judge(spec: recipe.Recipe, session: Session) -> Judge:
@@ -117,16 +125,33 @@ def _keep_start(request: Request, spec: recipe.Recipe, session: Session) -> None
     train.train(start, request.run, session)
 
 
-def usage(found: dict[str, Any]) -> str:
-    """What to do with an adapted student, in lines: the result of `adapt` has its bundle and its recipe."""
-    again = f"edgedistill train {found['recipe']} --data {found['data']} --out runs/again"
-    return (
-        f"{found['bundle']}  the bundle:\n"
-        "    import edgedistill\n"
-        f'    encoder = edgedistill.load("{found["bundle"]}")\n'
-        '    embeddings = encoder.encode(["A text.", "Another one."])\n'
-        f"{found['recipe']}  its recipe: {again}"
-    )
+def _write_suite(folder: Path, asked: Mapping[str, Queries]) -> None:
+    """Write the held-out queries as a suite, with the texts among which each is to find its own."""
+    with files.new_folder(folder) as temporary:
+        for name, each in asked.items():
+            lines = {
+                f"{file}.jsonl": [files.json_text({"_id": at, "text": text}) for at, text in enumerate(texts)]
+                for file, texts in (("corpus", each.documents), ("queries", each.queries))
+            }
+            lines["qrels.tsv"] = ["query-id\tcorpus-id\tscore"]
+            for query, graded in enumerate(each.relevance):
+                lines["qrels.tsv"] += [f"{query}\t{text}\t{grade}" for text, grade in graded.items()]
+            (temporary / name).mkdir()
+            for file, content in lines.items():
+                files.write_text(temporary / name / file, "\n".join([*content, ""]))
+        tasks = [{"name": name, "folder": name} for name in asked]
+        suite = {"name": folder.name, "kind": "retrieval", "about": "Held out by adapt.", "tasks": tasks}
+        files.write_json(temporary / "suite.yaml", suite)  # JSON is YAML
+
+
+def _next(request: Request, found: dict[str, Any], compared: list[str]) -> list[str]:
+    """How to measure again, the verdict, and how to search with the bundle."""
+    data, bundle, suite = found["data"], found["bundle"], found["suite"]
+    places = request.texts if data == "." else [os.path.join(data, text) for text in request.texts]
+    commands = [["bench", *compared, bundle, "--suite", suite]] if suite else []
+    commands.append(["search", "your question", *places, bundle])
+    *others, search = (shlex.join(["edgedistill", *command]) for command in commands)
+    return [*others, "", found["verdict"], search]
 
 
 def _encoder(name: str, source: run.Run) -> scoring.Encoder:

@@ -62,6 +62,11 @@ class Request:
         """The folder of the run."""
         return self.runs / self.out.name
 
+    @property
+    def suite(self) -> Path:
+        """The folder of the suite of held-out queries."""
+        return self.out.with_name(f"{self.out.name}-suite")
+
 
 def planned(request: Request, source: run.Run, session: Session) -> recipe.Recipe:
     """The recipe, with as many texts as the teacher embeds in its share of the minutes. It says how many
@@ -79,7 +84,7 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
     whole = with_weights(open_teacher(longest, session), "--teacher")
     known = texts.whole_words(whole.tokenizer, texts.sample(own))
     if known < texts.OTHER:
-        advice = "to agree with such a teacher is worth little; another --teacher may know the language"
+        advice = "a student learns little from such a teacher; another --teacher may know the language"
         session.log(f"weak: {texts.unknown_language(known)}; {advice}")
     tokens = tokens_to_read(words, source.max_tokens, whole.max_tokens)
     if tokens > source.max_tokens:
@@ -133,7 +138,7 @@ def resumed(request: Request, source: run.Run, file: Path, session: Session) -> 
     texts_stage, *behind = planned["stages"]
     if bool(behind) != (request.pairs is not None):
         fact = f"planned {'with' if behind else 'without'} --pairs"
-        raise UserError(f"{file.parent}: {fact}; resume it so, give another --out, or add --overwrite")
+        raise UserError(f"{file.parent}: {fact}; resume it likewise, change --out, or add --overwrite")
     if request.pairs is not None:
         pairs = queries.relative(request.pairs, session).section
         behind[0]["rows"] |= {key: pairs[key] for key in ("files", "columns")}

@@ -184,8 +184,7 @@ def joined(cosines: Floats, shares: Floats, weight: float = WEIGHT) -> Floats:
     """Return the scores (q, n) that rank n texts: how far each cosine is on the way from their mean to 1,
     plus `weight` times the share of the query's words; both over the whole collection."""
     mean = cosines.mean(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
-    scores = (cosines - mean) / np.maximum(1 - mean, 1e-6) + np.float32(weight) * shares
-    return scores
+    return (cosines - mean) / np.maximum(1 - mean, 1e-6) + np.float32(weight) * shares
 
 
 def _stop_words(language: str) -> frozenset[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -87,16 +86,8 @@ def intact(folder: Path, log: Log) -> bool:
         hashes = {}
     for name, sha256 in (hashes or {RECORD: ""}).items():
         with suppress(OSError):
-            stat = (folder / name).stat()
-            if _sha256(folder / name, stat.st_size, stat.st_mtime_ns, stat.st_ino) == sha256:
+            if files.sha256_once(folder / name) == sha256:
                 continue
         log(f"{folder / name}: damaged or missing; making it again")
         return False
     return True
-
-
-@lru_cache(maxsize=10_000)
-def _sha256(path: Path, size: int, changed_ns: int, inode: int) -> str:
-    """Computed once a process, for as long as size, time and inode stay: a command opens a cache of gigabytes
-    several times."""
-    return files.sha256_file(path)

@@ -96,8 +96,7 @@ class Spool:
 
     def counts(self, lines: ndarray) -> list[int]:
         """How many of these lines, (n,) ascending, come from each source."""
-        counts = np.diff(np.searchsorted(lines, self.offsets)).tolist()
-        return counts
+        return np.diff(np.searchsorted(lines, self.offsets)).tolist()
 
     def lines(self, wanted: ndarray) -> Iterator[bytes]:
         """These lines, (n,) ascending, without their ends."""

@@ -21,6 +21,7 @@ from edgedistill.data.deduplicate import Row
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError, require
 from edgedistill.reading import Reading
+from edgedistill.recipe import Augment, Table
 from edgedistill.session import Session
 
 ROUNDS = {1: 20, 2: 10}  # passes over texts, over pairs: d-bert's n_iter
@@ -115,7 +116,7 @@ def read_test(spec: recipe.Rows, data: Path | None, place: str) -> LabelledRows:
 def read_table(path: Path, texts: list[str], label: str, place: str) -> LabelledRows:
     """The rows of one table file by the names of its columns. Raises UserError as `read_test`."""
     cells = readers.columns_in(path, (*texts, label), f"{place}.columns and .label")
-    checked = rows.checked(cells, label, recipe.Table(), path.name, place)
+    checked = rows.checked(cells, label, Table(), path.name, place)
     return _in_memory(checked, f"{place}: {path.name}")
 
 
@@ -186,13 +187,13 @@ class TaggedWords:
                 self.by_tag.setdefault(name, []).append(word)
 
 
-def most_rows(spec: recipe.Augment, task: Rows) -> int:
+def most_rows(spec: Augment, task: Rows) -> int:
     """The most rows that a task's own and its transfer set can be together."""
     return max(len(task), min(spec.limit, len(task) * (1 + ROUNDS[len(task.sides)])))
 
 
 def augmented(
-    spec: recipe.Augment, task: Rows, mask: str, seed: int, tag: Tagger, session: Session, place: str
+    spec: Augment, task: Rows, mask: str, seed: int, tag: Tagger, session: Session, place: str
 ) -> Rows:
     """A task's rows with their labels, then those of its transfer set, which have none; from the cache where
     it has them."""
@@ -209,7 +210,7 @@ def augmented(
     return whole
 
 
-def transfer_set(spec: recipe.Augment, items: list[Row], mask: str, seed: int, tag: Tagger) -> list[Row]:
+def transfer_set(spec: Augment, items: list[Row], mask: str, seed: int, tag: Tagger) -> list[Row]:
     """New texts or pairs made from `items`: no duplicates, none of `items`, at most `limit` with those. Rows
     are edited round by round.
 
@@ -236,7 +237,7 @@ def transfer_set(spec: recipe.Augment, items: list[Row], mask: str, seed: int, t
 
 
 def edited(
-    spec: recipe.Augment,
+    spec: Augment,
     words: list[str],
     tags: list[str | None],
     by_tag: dict[str, list[str]],
@@ -265,7 +266,7 @@ def edited(
     return " ".join(out) if any(left) else None
 
 
-def tagger(spec: recipe.Augment, place: str) -> Tagger:
+def tagger(spec: Augment, place: str) -> Tagger:
     """Return nltk's perceptron tagger (Penn tags), or one that knows no part of speech where `pos` is 0.
 
     Raises UserError, which names the recipe key `place`, where nltk or its data is missing.

@@ -19,6 +19,7 @@ JOINS = 1
 JOINED = 2
 CONTROL = 3
 Value = TypeVar("Value")
+Triples = list[tuple[int, int, int]]
 # marks, of which the second has the highest class, 240
 GRAVE = "\u0300"
 LAST_MARK = "\u0345"
@@ -73,7 +74,7 @@ def _words(tokenizer: Tokenizer, text: str) -> set[tuple[int, int]]:
     return {place for _, place in tokenizer.pre_tokenizer.pre_tokenize_str(text)}
 
 
-def runs_of_changes(changed: dict[str, str]) -> tuple[list[tuple[int, int, int]], list[int]]:
+def runs_of_changes(changed: dict[str, str]) -> tuple[Triples, list[int]]:
     """Ranges of characters (first, last, what they become), and the letters that they become."""
     letters: list[int] = []
     places = {}  # where the letters of a result stand
@@ -129,7 +130,7 @@ def _where(
             yield from filter(differs, block)
 
 
-def graphemes(table: Any) -> list[tuple[int, int, int]]:
+def graphemes(table: Any) -> Triples:
     """How characters join their neighbours, told by a table that replaces graphemes of less than 6 bytes by
     their first character alone: ½ with a mark loses it, unless what follows makes the grapheme longer."""
     normalize = table.normalize_str
@@ -152,7 +153,7 @@ def graphemes(table: Any) -> list[tuple[int, int, int]]:
     return _runs((code, value) for code, value in kinds if value)
 
 
-def composition() -> tuple[list[list[int]], list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+def composition() -> tuple[list[list[int]], Triples, Triples]:
     """Canonical decompositions [character, its 1 to 4 parts, 0], compositions (first, second, both), and the
     classes of combining marks."""
     split = normalizers.NFD().normalize_str

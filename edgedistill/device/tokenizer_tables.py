@@ -12,6 +12,7 @@ from numpy import ndarray
 from tokenizers import Tokenizer, normalizers
 
 from edgedistill.device import characters
+from edgedistill.device.characters import Triples
 from edgedistill.files import Json
 
 MODELS = ("WordPiece", "Unigram")
@@ -32,14 +33,14 @@ class Tables(NamedTuple):
     scores: ndarray
     added: list[tuple[bytes, int]]
     prefix: bytes = b""
-    runs: list[tuple[int, int, int]] = []  # noqa: RUF012
+    runs: Triples = []  # noqa: RUF012
     letters: list[int] = []  # noqa: RUF012
     units: ndarray = np.zeros(0, np.uint32)
     replaced: bytes = b""
-    classes: list[tuple[int, int, int]] = []  # noqa: RUF012
-    marks: list[tuple[int, int, int]] = []  # noqa: RUF012
+    classes: Triples = []  # noqa: RUF012
+    marks: Triples = []  # noqa: RUF012
     parts: list[list[int]] = []  # noqa: RUF012
-    composed: list[tuple[int, int, int]] = []  # noqa: RUF012
+    composed: Triples = []  # noqa: RUF012
 
 
 # what was found by asking about every character, which takes a second, by the tokenizer's first two steps

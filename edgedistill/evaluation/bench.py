@@ -18,12 +18,15 @@ from edgedistill import files, machine
 from edgedistill.data import bm25
 from edgedistill.errors import CheckFailed, UserError, raise_failed, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
+from edgedistill.evaluation.scoring import Documents, Search, Suite
+from edgedistill.evaluation.speed import MeasurementPlan, Runner, Target
 from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, cosines
 from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.evaluation.suites.retrieval import Collection
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.runtime import bundle_location
 from edgedistill.runtime.arguments import MOST_THREADS, positive
+from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import layout
 from edgedistill.session import Log, Session, at_intervals
 
@@ -42,11 +45,11 @@ class Outputs(NamedTuple):
 
 
 NO_FILES = Outputs()
-BY_COSINE = scoring.Search()
+BY_COSINE = Search()
 
 
 @dataclass
-class Measured(speed.Target):
+class Measured(Target):
     """One bundle in one precision, and what has been measured of it so far."""
 
     manifest: Measures = field(default_factory=dict)  # of a pair: that of its encoder of queries
@@ -59,7 +62,7 @@ class Measured(speed.Target):
     def is_teacher(self) -> bool:
         return bool(self.manifest["kind"] == "teacher") and self.documents is None
 
-    def open(self, session: Session) -> bundles_.Bundle:
+    def open(self, session: Session) -> Bundle:
         return bundles_.load(
             self.folder, precision=self.precision, threads=session.threads, device=session.device
         )
@@ -70,8 +73,8 @@ def bench(
     suites: list[str],
     session: Session,
     outputs: Outputs = NO_FILES,
-    plan: speed.MeasurementPlan = speed.PLAN,
-    search: scoring.Search = BY_COSINE,
+    plan: MeasurementPlan = speed.PLAN,
+    search: Search = BY_COSINE,
     runners: Sequence[str] = (speed.OWN,),
     show: Log | None = None,
 ) -> Measures:
@@ -89,7 +92,7 @@ def bench(
     _check_outputs(outputs)
     threads = machine.default_threads() if session.threads is None else session.threads
     session = replace(session, threads=positive(threads, "threads", MOST_THREADS))
-    programs = [speed.Runner.named(name) for name in dict.fromkeys(runners)]
+    programs = [Runner.named(name) for name in dict.fromkeys(runners)]
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
     _check_search(search, opened, measured, session)
@@ -97,7 +100,7 @@ def bench(
     rounds = plan.rounds * (1 + len(measured) * len(programs))  # that of the A/A test too
     progress = _progress(len(measured) * len(opened) + rounds, session.log)
     _accuracy(measured, opened, session, search, progress)
-    _compare_scores(measured, opened, plan)
+    _compare_scores(measured, plan)
     measured = [replace(target, runner=program) for target in measured for program in programs]
     texts = opened[0].sample(plan.queries)
     timings = speed.measure(measured, texts, replace(session, log=progress), plan)
@@ -245,7 +248,7 @@ def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> N
         )
 
 
-def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> Measures:
+def unknown_tokens(opened: Bundle, suite: Suite) -> Measures:
     """Count what the vocabulary lacks of a suite. Returns {texts: with unknown tokens, tokens: their share of
     all, first: text or None}."""
     role = "query" if suite.kind == "retrieval" else "text"
@@ -256,7 +259,7 @@ def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> Measures:
     return {"texts": int((counts > 0).sum()), "tokens": share, "first": first}
 
 
-def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[scoring.Suite]:
+def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[Suite]:
     """Read the suites. `task` and `task:FILE` are the task the bundles were fine-tuned for.
 
     Raises UserError where suites and bundles do not fit, because one needs or returns labels and the other
@@ -292,20 +295,18 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
     return suites
 
 
-def documents(name: str, session: Session) -> scoring.Documents:
+def documents(name: str, session: Session) -> Documents:
     """Open a bundle to embed the texts of retrieval suites with. Raises UserError as `targets`, and for a
     classifier."""
     opened = bundles_.load(name, None, session.threads, session.device)
     place = f"--documents {name}"
     if opened.labels:
         raise UserError(f"{place}: returns labels, and embeddings are needed; name an encoder")
-    title = speed.Target(opened.folder, opened.precision).title
-    return scoring.Documents(title, scoring.finite(opened, place))
+    title = Target(opened.folder, opened.precision).title
+    return Documents(title, scoring.finite(opened, place))
 
 
-def _check_search(
-    search: scoring.Search, suites: list[scoring.Suite], measured: list[Measured], session: Session
-) -> None:
+def _check_search(search: Search, suites: list[Suite], measured: list[Measured], session: Session) -> None:
     """Raises UserError where no suite is of the kind that an option needs, a package is missing, or the
     embeddings of a bundle are not in the space of the documents' encoder."""
     retrieval = [suite for suite in suites if suite.kind == "retrieval"]
@@ -365,9 +366,9 @@ def _log_conditions(measured: list[Measured], log: Log) -> None:
 
 def _accuracy(
     measured: list[Measured],
-    suites: list[scoring.Suite],
+    suites: list[Suite],
     session: Session,
-    search: scoring.Search,
+    search: Search,
     progress: Log,
 ) -> None:
     """Score every bundle on every suite, and measure every student's agreement with the teacher."""
@@ -394,7 +395,7 @@ def _accuracy(
             target.agreement["source"] = f"texts of {', '.join(suite.name for suite in suites)}"
 
 
-def _scores(opened: bundles_.Bundle, suite: scoring.Suite, search: scoring.Search) -> dict[str, Measures]:
+def _scores(opened: Bundle, suite: Suite, search: Search) -> dict[str, Measures]:
     """Score a bundle on a suite: {name of a ranking, or of the suite: its quality}."""
     scored = scoring.rankings(suite, opened.classify if opened.labels else opened, search)
     quality = scored[suite.name]
@@ -407,12 +408,9 @@ def _scores(opened: bundles_.Bundle, suite: scoring.Suite, search: scoring.Searc
     return {name: {**scores, "unknown": unknown} for name, scores in scored.items()}
 
 
-def _compare_scores(
-    measured: list[Measured], suites: list[scoring.Suite], plan: speed.MeasurementPlan
-) -> None:
+def _compare_scores(measured: list[Measured], plan: MeasurementPlan) -> None:
     """Give each suite and task its `interval95` and its `difference` to the teacher in the same ranking, by
-    the bootstrap over pairs or queries, and each student's suites the items on which it is `furthest` from
-    the teacher."""
+    the bootstrap over pairs or queries."""
     teacher = reference(measured)
     expected = {}
     for target in sorted(measured, key=lambda target: target is not teacher):  # the teacher first
@@ -427,12 +425,6 @@ def _compare_scores(
                 elif theirs := expected.get((suite, name)):
                     interval = bootstrap.interval(draws - theirs[0])
                     part["difference"] = {"mean": round(score - theirs[1], 5), "interval95": interval}
-        if teacher is None or target is teacher:
-            continue
-        for part in suites:
-            qualities = target.quality[part.name], teacher.quality[part.name]
-            if furthest := teacher_agreement.furthest(part, *qualities):
-                qualities[0]["furthest"] = furthest
 
 
 def _progress(steps: int, log: Log) -> Log:

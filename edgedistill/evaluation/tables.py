@@ -1,4 +1,4 @@
-"""Reports as tables: for the terminal, and as Markdown for the README. No table is typed by hand."""
+"""Reports as tables for the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from edgedistill.errors import counted
 from edgedistill.evaluation.report import (
     Report,
     disturbances,
-    is_teacher,
     resolution,
     retained,
     suites,
@@ -159,22 +158,6 @@ def terminal(reports: list[Report]) -> str:
         shown = [[title(report), *(cell.shown for cell in row)] for report, row in rows]
         lines.append(of_cells(heads, shown))
     return "\n".join([*lines, *(line for note in notes for line in wrapped(note))])
-
-
-def markdown(reports: list[Report]) -> str:
-    """The README's table, one row per report, and below it the conditions; it has `retained` columns only
-    where a teacher was measured."""
-    names = suites(reports)
-    shares = compared(reports)
-    rows = []
-    for report in reports:
-        row = cells(report, names, shares, disturbances([report]))
-        name = f"**{title(report)}**" if is_teacher(report) else title(report)
-        rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])
-    heads = ["bundle", *(cell.head for cell in row)]
-    lines = [f"| {' | '.join(line)} |" for line in (heads, ["---", *["---:"] * len(row)], *rows)]
-    conditioned = "<br>\n".join(below(reports))
-    return "\n".join([*lines, "", f"<sub>{conditioned}</sub>", ""])
 
 
 def plain(sheet: Table, columns: int | None = None) -> str:

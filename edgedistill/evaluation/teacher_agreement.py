@@ -1,15 +1,13 @@
-"""How closely a student's embeddings agree with its teacher's on the same texts, and where they do least."""
+"""How closely a student's embeddings agree with its teacher's on the same texts."""
 
 from __future__ import annotations
 
-from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 
 from edgedistill.evaluation import scoring
-from edgedistill.evaluation.scoring import Suite
-from edgedistill.evaluation.suites.cosines import Floats, Measures, dot, places, spearman, unit
+from edgedistill.evaluation.suites.cosines import Floats, Measures, dot, spearman, unit
 from edgedistill.runtime import bundle
 from edgedistill.runtime.similarity import search
 
@@ -20,7 +18,6 @@ QUERIES = 2_000
 NEAREST = 10
 ENOUGH_KEPT = 0.9  # of the neighbours: about what int8 keeps of float32
 SENTENCES = "sts-small"  # the suite whose sentences two bundles are compared on
-FURTHEST = 20  # items of a suite
 
 
 def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> Measures:
@@ -94,22 +91,3 @@ def beside(name: str | Path, other: str | Path) -> Measures:
     result["neighbours_kept"] = share
     keep = "the index may be kept" if share >= ENOUGH_KEPT else again
     return result | {"advice": f"{share:.0%} of the neighbours are found: {keep}"}
-
-
-def furthest(suite: Suite, student: Measures, teacher: Measures) -> list[Measures]:
-    """The items of a suite on which a student is furthest from its teacher: {task, texts, gold, student,
-    teacher}. Of pairs these are the ones whose cosines are furthest apart in rank within a task, of queries
-    those whose scores are. None of suites whose items are no texts."""
-    ranked = []
-    for name, task in suite.tasks.items():
-        ours, theirs = (quality["tasks"][name].get("samples", {}) for quality in (student, teacher))
-        key = "scores" if "scores" in ours else "cosines"
-        values = [np.asarray(samples[key], np.float64) for samples in (ours, theirs) if task.examples]
-        compared = values if key == "scores" else [places(value) / len(value) for value in values]
-        golds = ours.get("gold", repeat(None))
-        for texts, gold, *scores, here, there in zip(task.examples, golds, *values, *compared, strict=False):
-            by_student, by_teacher = (round(score, 4) for score in scores)
-            item = {"task": name, "texts": list(texts), "gold": gold}
-            ranked.append((abs(here - there), {**item, "student": by_student, "teacher": by_teacher}))
-    ranked.sort(key=lambda item: -item[0])
-    return [row for apart, row in ranked[:FURTHEST] if apart]

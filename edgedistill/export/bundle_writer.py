@@ -15,10 +15,19 @@ from onnx import ModelProto
 from tokenizers import Tokenizer
 from torch import nn
 
-from edgedistill import files, machine, quantization
+from edgedistill import machine, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity, static_shape
-from edgedistill.files import Json
+from edgedistill.files import (
+    Json,
+    cache_key,
+    check_free,
+    new_folder,
+    portable,
+    sha256_file,
+    write_json,
+    write_text,
+)
 from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import fp16, graph_editor, sample_texts
 from edgedistill.quantization.sample_texts import sentences
@@ -53,7 +62,7 @@ def export(
     """
     precisions = known_precisions(precisions)
     tokens = static_shape.tokens(shape, precisions) if shape else None
-    files.check_free(out, "name", True, "manifest.json", "a bundle")
+    check_free(out, "name", True, "manifest.json", "a bundle")
     with model_source.opened(source) as run:
         if tokens and tokens > run.max_tokens:
             raise UserError(
@@ -137,7 +146,7 @@ class Writer:
         why the others failed. Raises CheckFailed where all of them failed."""
         written = {}
         failed = {}
-        with files.new_folder(self.out) as folder:
+        with new_folder(self.out) as folder:
             self.write_files(folder, precisions)
             for precision in precisions:
                 try:
@@ -152,13 +161,13 @@ class Writer:
             required = self.golden.measure.required
             limits = {name: required(PRECISIONS[name]) for name in written}
             texts = golden_file.content(self.golden, self.about, self.run.max_tokens, limits)
-            files.write_json(folder / "parity.json", texts, compact=True)
+            write_json(folder / "parity.json", texts, compact=True)
             final = self._write_manifest(folder, written)
             opened = bundle.load(folder, next(iter(written)))
             # what embeddings in fewer bytes are made with
             calibration = None if self.run.labels else measured(opened.encode_document(sentences()))
             final |= {"calibration": calibration} if calibration else {}
-            files.write_text(folder / "README.md", self.card(final))
+            write_text(folder / "README.md", self.card(final))
             seal(folder, final)
             if self.out.exists():
                 self.log(f"{self.out}: replaces the existing bundle")
@@ -183,7 +192,7 @@ class Writer:
     def _write_manifest(self, folder: Path, precisions: Json) -> Json:
         """Write the manifest of these precisions; returns it."""
         content = manifest(folder, self.run, precisions) | self.entries
-        files.write_json(folder / "manifest.json", content)
+        write_json(folder / "manifest.json", content)
         return content
 
     def _on_random_ids(self, module: Any, model: ModelProto) -> float:
@@ -202,7 +211,7 @@ class Writer:
         path.write_bytes(model.SerializeToString())
         entry = {
             "file": row.file,
-            "sha256": files.sha256_file(path),
+            "sha256": sha256_file(path),
             "size_bytes": path.stat().st_size,
             "rank": row.rank._asdict(),
             "weights": row.description,
@@ -248,7 +257,7 @@ class ClassifierWriter(Writer):
         labels = dict(enumerate(run.labels))  # JSON's keys are texts
         ids = {label: at for at, label in labels.items()}
         config = {"model_type": f"edgedistill-{run.kind}-classifier", **run.shape}
-        files.write_json(folder / "config.json", {**config, "id2label": labels, "label2id": ids})
+        write_json(folder / "config.json", {**config, "id2label": labels, "label2id": ids})
 
     @property
     def about(self) -> Json:
@@ -301,7 +310,7 @@ def space(shape: Json, module: nn.Module, tokenizer: Tokenizer) -> str:
     reading = json.loads(tokenizer.to_str()) | {"padding": None, "truncation": None}
     rows = {name: value.detach().cpu().double().numpy() for name, value in module.state_dict().items()}
     weights = {name: hashlib.sha256(row.tobytes()).hexdigest() for name, row in rows.items()}
-    return files.cache_key(shape=shape | {"max_tokens": 0}, tokenizer=reading, weights=weights)[:16]
+    return cache_key(shape=shape | {"max_tokens": 0}, tokenizer=reading, weights=weights)[:16]
 
 
 def manifest(folder: Path, run: Run, precisions: Json) -> Json:
@@ -315,7 +324,7 @@ def manifest(folder: Path, run: Run, precisions: Json) -> Json:
         "made_at": made_at(),
         "recipe": run.recipe.model_dump(mode="json", by_alias=True),
         "student": run.shape,
-        "teacher": files.portable(run.recipe.teacher.name),
+        "teacher": portable(run.recipe.teacher.name),
         "dims": [run.dims, *run.matryoshka_dims],
         "max_tokens": run.max_tokens,
         "prompt": run.prompt,
@@ -339,7 +348,7 @@ def made_at() -> str:
 def seal(folder: Path, manifest: Json) -> None:
     """Write the final manifest, with the hashes of all other files and a digest of itself."""
     final = manifest | {"files": _hashes(folder)}
-    files.write_json(folder / "manifest.json", final | {"digest": digest(final)})
+    write_json(folder / "manifest.json", final | {"digest": digest(final)})
 
 
 def _hashes(folder: Path) -> dict[str, str]:
@@ -347,5 +356,5 @@ def _hashes(folder: Path) -> dict[str, str]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
         if name != "manifest.json":
-            hashes[name] = files.sha256_file(path)
+            hashes[name] = sha256_file(path)
     return hashes

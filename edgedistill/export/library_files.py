@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from edgedistill import files
-from edgedistill.files import Json
+from edgedistill.files import Json, read_json, write_json
 from edgedistill.run import Run
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.students import graph_writer, model_folder
@@ -55,7 +54,7 @@ def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
     else:
         pad = run.shape.get("pad") or 0  # fastembed pads with it
         config = {"model_type": f"edgedistill-{run.kind}", **run.shape, "pad_token_id": pad}
-    files.write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config)
 
 
 def write_tokenizer(folder: Path, run: Run) -> None:
@@ -63,22 +62,22 @@ def write_tokenizer(folder: Path, run: Run) -> None:
     itself or where asked to."""
     tokenizer = run.tokenizer()
     content = tokenizer_json(run.tokenizer_folder, run.max_tokens, tokenizer.truncation_side)
-    files.write_json(folder / "tokenizer.json", content, compact=True)
-    config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")
+    write_json(folder / "tokenizer.json", content, compact=True)
+    config = read_json(run.tokenizer_folder / "tokenizer_config.json")
     if config.get("tokenizer_class") == "TokenizersBackend":  # a name that only transformers 5 knows
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
     for key in ("is_local", "local_files_only", "name_or_path", "max_length"):
         config.pop(key, None)
     if "padding_side" in config:  # as graphs read it; what it was in the model changes no text by itself
         config["padding_side"] = "right"
-    files.write_json(folder / "tokenizer_config.json", {**config, "model_max_length": run.max_tokens})
-    files.write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
+    write_json(folder / "tokenizer_config.json", {**config, "model_max_length": run.max_tokens})
+    write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
 
 
 def tokenizer_json(folder: Path, max_tokens: int, side: str = "right") -> Json:
     """The content of a bundle's tokenizer.json, from a tokenizer's folder; `side` is the end of a long text
     that is cut off."""
-    raw = files.read_json(folder / "tokenizer.json")
+    raw = read_json(folder / "tokenizer.json")
     truncation = {"direction": side.capitalize(), "max_length": max_tokens}
     return {**raw, "truncation": {**truncation, "strategy": "LongestFirst", "stride": 0}, "padding": None}
 
@@ -101,8 +100,8 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
         poolings = ["cls"]
         layers = [student.model.pooler.dense, nn.Tanh(), *layers]
     settings = {"max_seq_length": run.max_tokens, "do_lower_case": False}
-    files.write_json(folder / "sentence_bert_config.json", settings)
-    files.write_json(folder / "config_sentence_transformers.json", _sentence_settings(run, source))
+    write_json(folder / "sentence_bert_config.json", settings)
+    write_json(folder / "config_sentence_transformers.json", _sentence_settings(run, source))
     prompted = source is None or source.pools_prompt
     pooling = {"word_embedding_dimension": width, **_pooling(poolings), "include_prompt": prompted}
     chain = [("Transformer", {}), ("Pooling", pooling)]
@@ -125,8 +124,8 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
         named = f"sentence_transformers.models.{name}"
         modules.append({"idx": at, "name": str(at), "path": path, "type": named})
         if at:
-            files.write_json(folder / path / "config.json", config)
-    files.write_json(folder / "modules.json", modules)
+            write_json(folder / path / "config.json", config)
+    write_json(folder / "modules.json", modules)
 
 
 def _sentence_settings(run: Run, source: ModelFolder | None) -> Json:

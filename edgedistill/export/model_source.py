@@ -15,6 +15,8 @@ from transformers.models.auto import modeling_auto as auto
 
 from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.recipe import Pooling, Recipe
+from edgedistill.resolve import BundleFolder, HubId, ModelFolder, Packaged, Resolved
 from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
@@ -28,7 +30,7 @@ class ModelRun(run.Run):
     """A model folder as the run of its own recipe: nothing trained, nothing copied; `folder` holds only its
     tokenizer."""
 
-    def __init__(self, folder: Path, spec: recipe.Recipe, teacher: teachers.TeacherEncoder) -> None:
+    def __init__(self, folder: Path, spec: Recipe, teacher: teachers.TeacherEncoder) -> None:
         counts = {"dims": teacher.dims, "parameters": kinds.parameters(teacher.module)}
         info = {
             **run.provenance(),
@@ -69,21 +71,21 @@ def opened(source_of: str | Path | Source) -> Iterator[run.Run]:
     source, pooling, revision, remote_code = (
         source_of if isinstance(source_of, Source) else Source(str(source_of))
     )
-    if pooling is not None and pooling not in get_args(recipe.Pooling):
-        raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(recipe.Pooling))}")
+    if pooling is not None and pooling not in get_args(Pooling):
+        raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(Pooling))}")
     resolved = resolve.resolve(source)
-    if isinstance(resolved, resolve.BundleFolder):
+    if isinstance(resolved, BundleFolder):
         yield bundle_run.open_finished(source, "export")
         return
     if not _is_model(resolved):
-        if isinstance(resolved, resolve.ModelFolder):
+        if isinstance(resolved, ModelFolder):
             raise UserError(
                 f"{source}: neither a run (no run.json) nor a model (no config.json); give a run that "
                 "edgedistill train has written, or a model"
             )
         yield run.open_run(source, remote_code=remote_code)
         return
-    if revision is None and isinstance(resolved, resolve.HubId):
+    if revision is None and isinstance(resolved, HubId):
         raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision main")
     teacher = {"model": source, "pooling": pooling, "revision": revision, "dtype": "fp32"}
     teacher = {key: value for key, value in teacher.items() if value is not None}
@@ -102,17 +104,15 @@ def name_of(source: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", last.lower()).lstrip("._-") or "model"
 
 
-def _is_model(resolved: resolve.Resolved) -> bool:
+def _is_model(resolved: Resolved) -> bool:
     """Whether this names a model: a folder with a config or modules, a packaged teacher, or a hub id where
     there is no such folder."""
-    if isinstance(resolved, resolve.ModelFolder):
+    if isinstance(resolved, ModelFolder):
         return any(
             (resolved.folder / name).exists()
             for name in ("modules.json", "config.json", "adapter_config.json")
         )
-    return isinstance(resolved, resolve.Packaged) or (
-        isinstance(resolved, resolve.HubId) and resolved.possible
-    )
+    return isinstance(resolved, Packaged) or (isinstance(resolved, HubId) and resolved.possible)
 
 
 def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str = "be exported") -> None:

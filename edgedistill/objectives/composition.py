@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.objectives.classification import CrossEntropyLoss
 from edgedistill.objectives.contrastive import CkdLoss, Queue, info_nce
@@ -25,6 +24,7 @@ from edgedistill.objectives.ranking import listwise, margin_mse
 from edgedistill.objectives.regression import cosine, mse, softcos
 from edgedistill.objectives.relational import CongenLoss, mcl
 from edgedistill.objectives.targets import Targets
+from edgedistill.recipe import EachSide, InfoNce, Listwise, Loss, Matryoshka, Mse, Sum
 
 
 class Stateless(nn.Module):
@@ -118,12 +118,12 @@ class LossTargets(NamedTuple):
     cut: int | None = None
 
 
-def _mse(spec: recipe.Mse, targets: LossTargets) -> nn.Module:
+def _mse(spec: Mse, targets: LossTargets) -> nn.Module:
     scale = targets.dims**0.5 if targets.unit_length and not spec.normalize else 1.0
     return of_one_view(partial(mse, unit_length=spec.normalize, scale=scale))
 
 
-def _info_nce(spec: recipe.InfoNce, targets: LossTargets) -> nn.Module:
+def _info_nce(spec: InfoNce, targets: LossTargets) -> nn.Module:
     scale = 1 / spec.temperature
 
     def loss(queries: Tensor, documents: Tensor, known: Targets) -> Tensor:
@@ -132,23 +132,23 @@ def _info_nce(spec: recipe.InfoNce, targets: LossTargets) -> nn.Module:
     return of_documents(loss)
 
 
-def _listwise(spec: recipe.Listwise, targets: LossTargets) -> nn.Module:
+def _listwise(spec: Listwise, targets: LossTargets) -> nn.Module:
     scale = 1 / spec.temperature
     teacher_scale = 1 / spec.teacher_temperature
     return of_documents(partial(listwise, scale=scale, teacher_scale=teacher_scale, own=spec.positive))
 
 
-def _sum(spec: recipe.Sum, targets: LossTargets) -> nn.Module:
+def _sum(spec: Sum, targets: LossTargets) -> nn.Module:
     weights = [term.weight for term in spec.terms]
     return WeightedSum(weights, [_build(term.objective, targets) for term in spec.terms])
 
 
-def _matryoshka(spec: recipe.Matryoshka, targets: LossTargets) -> nn.Module:
+def _matryoshka(spec: Matryoshka, targets: LossTargets) -> nn.Module:
     parts = [_build(spec.objective, targets._replace(cut=dims)) for dims in spec.dims]
     return WeightedSum(spec.weights or [1.0] * len(parts), parts)
 
 
-def _each_side(spec: recipe.EachSide, targets: LossTargets) -> nn.Module:
+def _each_side(spec: EachSide, targets: LossTargets) -> nn.Module:
     return WeightedSum([1.0, 1.0], [of_side(_build(spec.objective, targets), side) for side in (0, 1)])
 
 
@@ -174,13 +174,13 @@ KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
 }
 
 
-def build(spec: recipe.Loss, dims: int, unit_length: bool = False) -> nn.Module:
+def build(spec: Loss, dims: int, unit_length: bool = False) -> nn.Module:
     """Build the objective that a recipe names, for targets of `dims` dimensions, of length 1 or not; random
     parts are drawn from torch's generator."""
     return _build(spec, LossTargets(dims, unit_length))
 
 
-def _build(spec: recipe.Loss, targets: LossTargets) -> nn.Module:
+def _build(spec: Loss, targets: LossTargets) -> nn.Module:
     make = KINDS[spec.kind]
     cut = targets.cut
     if cut is None or spec.parts:
@@ -234,7 +234,7 @@ def of_unit_length(vectors: np.ndarray) -> bool:
     return bool(np.allclose(np.linalg.norm(vectors.astype(np.float32), axis=-1), 1.0, atol=2e-3))
 
 
-def check_dimensions(spec: recipe.Loss, student: int, teacher: int, place: str) -> None:
+def check_dimensions(spec: Loss, student: int, teacher: int, place: str) -> None:
     """Raise UserError where the objective cannot compare embeddings of these dimensions; `place`: the
     objective's field in the recipe."""
     if (dims := spec.cuts) and dims[-1] != student:

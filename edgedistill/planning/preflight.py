@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgedistill import recipe
 from edgedistill.data import file_patterns
 from edgedistill.errors import Problems, UserError
 from edgedistill.evaluation import scoring
+from edgedistill.recipe import Recipe
 
 STARTER = "starter"  # the recipe to begin with
 
 
-def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
+def check_all(specs: list[Recipe], data: Path | None) -> None:
     """Check several recipes. Raises one UserError with the problems of all of them."""
     if data is not None and not data.is_dir():
         raise UserError(
@@ -27,7 +27,7 @@ def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
     problems.raise_any()
 
 
-def check(spec: recipe.Recipe, data: Path | None) -> None:
+def check(spec: Recipe, data: Path | None) -> None:
     """Raises one UserError with all of these: globs that match no file, suites that cannot be read."""
     problems = Problems()
     listed = list(_patterns(spec))
@@ -51,7 +51,7 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
     problems.raise_any()
 
 
-def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:
+def _patterns(spec: Recipe) -> Iterator[tuple[list[str], str]]:
     """(globs of the files that training reads, the recipe's key for them)."""
     if not spec.reads_rows:
         return  # the unchanged teacher, or a student that learns only from labels: the rows are for bench

@@ -35,8 +35,7 @@ def converter(model: ModelProto, precision: str, samples: TokenIds = ()) -> Conv
     if precision == "fp32":
         return lambda graph: graph
     module = importlib.import_module(f"edgedistill.quantization.{precision}")
-    conversion = module.converter(model, samples)
-    return conversion
+    return module.converter(model, samples)
 
 
 def within_limit(

@@ -10,9 +10,9 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PretrainedConfig
 
-from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.files import Json
+from edgedistill.recipe import Bert, Recurrent
 from edgedistill.students import bert_layers, embedding_tables, head, narrow_bert
 from edgedistill.students.bert_layers import (
     EncoderLayers,
@@ -143,7 +143,7 @@ class BertShape(StudentShape):
 
 
 def shape(
-    spec: recipe.Bert,
+    spec: Bert,
     vocabulary_size: int,
     pad: int,
     teacher_dims: int,
@@ -157,7 +157,7 @@ def shape(
     vocabulary = {"vocab_size": vocabulary_size, "pad_token_id": pad}
     if source is None:
         config = _random_config(spec, vocabulary)
-        positions = Json()
+        positions: Json = {}
     else:
         reduced = narrow_bert.shape(spec, source.model.config) if spec.reduced else {}
         config = _source_config(spec, source.model.config, {**vocabulary, **reduced})
@@ -173,7 +173,7 @@ def shape(
 
 
 def layers_shape(
-    spec: recipe.Bert | recipe.Recurrent,
+    spec: Bert | Recurrent,
     config: BertConfig,
     positions: Json,
     most_tokens: int,
@@ -193,7 +193,7 @@ def layers_shape(
     }
 
 
-def _random_config(spec: recipe.Bert, vocabulary: dict[str, int]) -> BertConfig:
+def _random_config(spec: Bert, vocabulary: dict[str, int]) -> BertConfig:
     width: Any = spec.width  # a number, and so are the layers, as the recipe says
     heads = spec.heads or max(2, width // 64)
     if width % heads:
@@ -210,7 +210,7 @@ def _random_config(spec: recipe.Bert, vocabulary: dict[str, int]) -> BertConfig:
     )
 
 
-def _source_config(spec: recipe.Bert, source: PretrainedConfig, replaced: dict[str, int]) -> BertConfig:
+def _source_config(spec: Bert, source: PretrainedConfig, replaced: dict[str, int]) -> BertConfig:
     """The source's config with the student's own values."""
     most = source.max_position_embeddings
     positions = spec.max_positions or most
@@ -224,7 +224,7 @@ def _source_config(spec: recipe.Bert, source: PretrainedConfig, replaced: dict[s
     return config
 
 
-def source_layers(spec: recipe.Bert, source: PretrainedConfig) -> list[int]:
+def source_layers(spec: Bert, source: PretrainedConfig) -> list[int]:
     """The source's layers that initialize the student's, counted from 0; a count selects them evenly, the
     last one included.
 
@@ -291,7 +291,7 @@ def _identity_head(student: BertStudent) -> None:
             nn.init.zeros_(head.bias)
 
 
-def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, Json]:
+def initial(spec: Bert, start: Start) -> tuple[BertStudent, Json]:
     """The recipe's student with its initial weights, and its shape."""
     source = start.layers
     embeddings = start.embeddings

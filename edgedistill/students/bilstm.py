@@ -10,8 +10,8 @@ from onnx import ModelProto, TensorProto
 from pydantic import Field
 from torch import Tensor, nn
 
-from edgedistill import recipe
 from edgedistill.files import Json
+from edgedistill.recipe import BiLSTM
 from edgedistill.students import embedding_tables, head
 from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import GraphWriter, finish
@@ -140,7 +140,7 @@ class BiLSTMShape(TableShape):
     dropout: Share
 
 
-def shape(spec: recipe.BiLSTM, vocabulary_size: int, pad: int, teacher_dims: int) -> Json:
+def shape(spec: BiLSTM, vocabulary_size: int, pad: int, teacher_dims: int) -> Json:
     """Everything needed to build the module again, as data."""
     layers = spec.model_dump(include={"hidden", "layers", "readout", "dropout"})
     return {**table_shape(spec, vocabulary_size, pad, teacher_dims), **layers}
@@ -157,7 +157,7 @@ def build(shape: Json) -> BiLSTMStudent:
     return head.with_lexical_channel(student, shape, shape["vocabulary_size"])
 
 
-def initial(spec: recipe.BiLSTM, start: Start) -> tuple[BiLSTMStudent, Json]:
+def initial(spec: BiLSTM, start: Start) -> tuple[BiLSTMStudent, Json]:
     """The recipe's student with its initial weights, and its shape: a table of token embeddings is scaled to
     the standard deviation of a random one."""
     student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims)

@@ -64,8 +64,7 @@ NOT_TRACED = (
 
 def _written(student: Any) -> ModelProto:
     if hasattr(student, "write"):
-        written = student.write()
-        return written
+        return student.write()
     layers = bert_layers.layers_of(student)
     return traced(student) if layers is None else bert_layers.write(student, layers)
 

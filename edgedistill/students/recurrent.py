@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from transformers import BertConfig, PretrainedConfig
 from transformers.models.bert.modeling_bert import BertEncoder
 
-from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.files import Json
+from edgedistill.recipe import Recurrent
 from edgedistill.students import bert, bert_layers, embedding_tables, head
+from edgedistill.students.bert import BertShape, BertStudent
 from edgedistill.students.bert_layers import EncoderLayers, first_position
 from edgedistill.students.kind import Kind, Start, build_to_train
 
@@ -42,10 +43,10 @@ class RepeatedEncoder(BertEncoder):
         return output
 
 
-class RecurrentStudent(bert.BertStudent):
+class RecurrentStudent(BertStudent):
     """`forward(input_ids, attention_mask) -> (B, d)`: a BERT student whose layer block is repeated."""
 
-    def __init__(self, plain: bert.BertStudent, times: int) -> None:
+    def __init__(self, plain: BertStudent, times: int) -> None:
         super().__init__(plain.model, plain.pooling, plain.head, plain.tanh)
         self.model.encoder = RepeatedEncoder(self.model.config, times)
         self.pad = plain.pad
@@ -61,16 +62,14 @@ class RecurrentStudent(bert.BertStudent):
         return {**super().counts(), "words": head.count(self.model.embeddings.word_embeddings)}
 
 
-class RecurrentShape(bert.BertShape):
+class RecurrentShape(BertShape):
     """A recurrent student's shape."""
 
     kind: Literal["recurrent"]  # type: ignore[assignment]
     repeats: Annotated[int, Field(ge=1, le=1_000)]
 
 
-def shape(
-    spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: EncoderLayers
-) -> Json:
+def shape(spec: Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: EncoderLayers) -> Json:
     """Everything needed to build the module again, as data: M is `num_hidden_layers`, R is `repeats`, B is
     `bottleneck`.
 
@@ -106,7 +105,7 @@ def shape(
     return {**bert.layers_shape(spec, config, positions, most, teacher_dims), "repeats": times}
 
 
-def source_layers(spec: recipe.Recurrent, source: PretrainedConfig) -> list[int]:
+def source_layers(spec: Recurrent, source: PretrainedConfig) -> list[int]:
     """The source's layers that form the shared block, counted from 0: those named, or the first M.
 
     Raises UserError for layers that the source lacks, and where M does not divide the source's depth.
@@ -152,7 +151,7 @@ def initialize(
             part.reset_parameters()
 
 
-def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, Json]:
+def initial(spec: Recurrent, start: Start) -> tuple[RecurrentStudent, Json]:
     """The recipe's student with its initial weights, and its shape."""
     source: Any = start.layers  # a recurrent student always has one
     student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source)

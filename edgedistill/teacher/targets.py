@@ -19,8 +19,8 @@ import scipy.linalg
 from numpy import ndarray
 from scipy.optimize import linear_sum_assignment
 
-from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.recipe import Pca, Ridge, Targets, Unreduced
 from edgedistill.runtime.similarity import not_finite, unit_rows
 from edgedistill.session import Log, silent
 from edgedistill.students.sentence_transformer import Affine
@@ -68,12 +68,12 @@ class StudentTargets:
         return unit_rows(projected) if self.normalize else projected
 
 
-def read(spec: recipe.Targets, embeddings: EmbeddingRows, folder: Path) -> StudentTargets:
+def read(spec: Targets, embeddings: EmbeddingRows, folder: Path) -> StudentTargets:
     """What the map in a folder makes of embeddings."""
     return StudentTargets(Affine.read(folder), embeddings, spec.normalize)
 
 
-def load_or_fit(spec: recipe.Targets, data: FittingData, folder: Path, log: Log = silent) -> StudentTargets:
+def load_or_fit(spec: Targets, data: FittingData, folder: Path, log: Log = silent) -> StudentTargets:
     """The targets of a recipe. Reads the map from `folder` where a run has fitted it before, otherwise fits
     it and writes it there.
 
@@ -85,7 +85,7 @@ def load_or_fit(spec: recipe.Targets, data: FittingData, folder: Path, log: Log 
     return read(spec, data.embeddings, folder)
 
 
-def _fit_on_sample(spec: recipe.Targets, data: FittingData) -> Affine:
+def _fit_on_sample(spec: Targets, data: FittingData) -> Affine:
     random = np.random.default_rng([data.seed, 0])
     rows = np.sort(random.choice(data.rows, min(spec.sample, data.rows), replace=False))
     # where nothing is fitted to the student, only the number of its dimensions is read
@@ -162,7 +162,7 @@ def signed_permutation(targets: ndarray, student: ndarray) -> ndarray:
     return permutation
 
 
-def _pca(reduction: recipe.Pca, embeddings: ndarray, student: ndarray) -> Affine:
+def _pca(reduction: Pca, embeddings: ndarray, student: ndarray) -> Affine:
     rank = reduction.rank
     exponent = reduction.variance_exponent
     if rank is None:
@@ -171,12 +171,12 @@ def _pca(reduction: recipe.Pca, embeddings: ndarray, student: ndarray) -> Affine
     return Affine(narrow.weight @ narrow.weight.T, narrow.bias @ narrow.weight.T)
 
 
-def _unreduced(reduction: recipe.Unreduced, embeddings: ndarray, student: ndarray) -> Affine:
+def _unreduced(reduction: Unreduced, embeddings: ndarray, student: ndarray) -> Affine:
     dims = embeddings.shape[1]
     return Affine(np.eye(dims), np.zeros(dims))
 
 
-def _ridge(reduction: recipe.Ridge, embeddings: ndarray, student: ndarray) -> Affine:
+def _ridge(reduction: Ridge, embeddings: ndarray, student: ndarray) -> Affine:
     return ridge(embeddings, student, RIDGE)
 
 
@@ -190,7 +190,7 @@ REDUCTIONS: dict[str, Callable[[Any, ndarray, ndarray], Affine]] = {
 ALIGNMENTS = {"procrustes": procrustes, "signed_permutation": signed_permutation}
 
 
-def fit(spec: recipe.Targets, embeddings: ndarray, student: ndarray) -> Affine:
+def fit(spec: Targets, embeddings: ndarray, student: ndarray) -> Affine:
     """Fit the map (e, d): its dimension reduction, then its alignment; embeddings (n, e), student (n, d) are
     float64.
 
@@ -211,7 +211,7 @@ def fit(spec: recipe.Targets, embeddings: ndarray, student: ndarray) -> Affine:
     return Affine(affine.weight @ rotation, affine.bias @ rotation)
 
 
-def check(spec: recipe.Targets, teacher_dims: int, training_texts: int) -> None:
+def check(spec: Targets, teacher_dims: int, training_texts: int) -> None:
     """Raise UserError where the map cannot have its `dims`, or cannot be fitted on so many training texts.
     Nothing is embedded."""
     dims = spec.dims

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from edgedistill import objectives, recipe
+from edgedistill import objectives
 from edgedistill.data.rows import Rows
 from edgedistill.errors import Problems, UserError
 from edgedistill.evaluation import scoring
+from edgedistill.recipe import Match, Recipe
 from edgedistill.students import kinds
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import targets
@@ -31,7 +32,7 @@ class StageRows(NamedTuple):
     training: int
 
 
-def stage_rows(spec: recipe.Recipe, sources: TrainingSources, models: Models) -> list[StageRows]:
+def stage_rows(spec: Recipe, sources: TrainingSources, models: Models) -> list[StageRows]:
     """What each stage that distils will train on.
 
     Raises one UserError with the problems of all stages: tuples without their columns, a queue that leaves
@@ -60,7 +61,7 @@ def _rows_of(stage: NumberedStage, sources: TrainingSources) -> StageRows:
     return StageRows(rows, count - batches.queue_rows(stage, count))
 
 
-def check_device(spec: recipe.Recipe, device: str) -> None:
+def check_device(spec: Recipe, device: str) -> None:
     """Raise UserError where a teacher is to embed in int8 on a CUDA device (auto, cpu or cuda)."""
     if device == "cpu" or not (spec.distilling or spec.targets) or not torch.cuda.is_available():
         return
@@ -69,13 +70,13 @@ def check_device(spec: recipe.Recipe, device: str) -> None:
         raise UserError(*(f"{place}.dtype: {NOT_ON_CUDA}" for place in named))
 
 
-def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Models) -> None:
+def check_objectives(spec: Recipe, student: PreparedStudent, models: Models) -> None:
     """Raise UserError where a stage's objective cannot compare the student's embeddings with its targets, or
     cannot truncate them."""
     target_dims = spec.targets.dims if spec.targets else models.teacher.dims
     for stage in distillation_stages(spec):
         place = f"{stage.place}.objective"
-        match = stage.spec.match or recipe.Match()
+        match = stage.spec.match or Match()
         dims = models.taught.dims if match.of == "assistant" else target_dims
         width = kinds.dims(student.module)
         if student.drops_head:
@@ -92,7 +93,7 @@ def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Mode
             )
 
 
-def check_languages(spec: recipe.Recipe) -> None:
+def check_languages(spec: Recipe) -> None:
     """Raise UserError where a language of the pairs is in no task (en-de, ar-ar) of the suite of `select`.
 
     Languages in `select.languages_without_dev` are excepted. A suite whose tasks name none of the languages

@@ -16,14 +16,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import files, recipe, run
+from edgedistill import run
 from edgedistill.data import labelled_tasks
 from edgedistill.data.labelled_tasks import LabelledTask
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import labelled_task
-from edgedistill.files import Json
-from edgedistill.run import Weights
+from edgedistill.files import Json, cache_key, new_file, write_json
+from edgedistill.recipe import Finetune, Recipe, Select, TaskTeacher
+from edgedistill.run import Run, Weights
 from edgedistill.runtime import batching
 from edgedistill.session import Session
 from edgedistill.students import classifier, kinds
@@ -53,11 +54,11 @@ class LabelledStage:
     with a transfer set, that is the most there can be.
     """
 
-    spec: recipe.Finetune
+    spec: Finetune
     attempts: list[NumberedStage]
     task: LabelledTask
-    start: run.Run | None
-    teacher: run.Run | None
+    start: Run | None
+    teacher: Run | None
     tagger: labelled_tasks.Tagger | None
     rows: int
 
@@ -82,7 +83,7 @@ class LabelledStage:
         return Classifier(student, kinds.dims(student), labels, self.task.pair, self.spec.hidden)
 
 
-def open_stage(spec: recipe.Recipe, section: recipe.Finetune, session: Session) -> LabelledStage:
+def open_stage(spec: Recipe, section: Finetune, session: Session) -> LabelledStage:
     """Raises UserError where something that the stage names is missing or does not fit: rows, a start, the
     task's teacher, a tagger, a batch."""
     number = len(spec.stages) - 1
@@ -107,7 +108,7 @@ def open_stage(spec: recipe.Recipe, section: recipe.Finetune, session: Session) 
     return LabelledStage(section, attempts, task, start, teacher, tagger, rows)
 
 
-def _open_start(spec: recipe.Recipe, folder: Path, place: str) -> run.Run:
+def _open_start(spec: Recipe, folder: Path, place: str) -> Run:
     """The finished run whose student the recipe starts from. Raises UserError where that student is not the
     recipe's."""
     opened = run.open_run(folder, place)
@@ -118,7 +119,7 @@ def _open_start(spec: recipe.Recipe, folder: Path, place: str) -> run.Run:
     return opened
 
 
-def _open_teacher(spec: recipe.TaskTeacher, task: LabelledTask, place: str) -> run.Run:
+def _open_teacher(spec: TaskTeacher, task: LabelledTask, place: str) -> Run:
     """The run that labels a task's rows. Raises UserError where it was not fine-tuned, or on another task."""
     opened = run.open_run(spec.run, f"{place}.run")
     if not opened.labels:
@@ -204,7 +205,7 @@ class LabelSelection(Selection):
         self.before = before
         self.running = running
         every = min(steps(spec, rows), spec.every or max(1, rows // spec.batch))
-        self.spec = recipe.Select(suite=f"dev {spec.metric}", every=every, patience=spec.patience)
+        self.spec = Select(suite=f"dev {spec.metric}", every=every, patience=spec.patience)
         self.metric = spec.metric
         self.rates = {stage.spec.name: stage.spec.learning_rate for stage in labelled.attempts}
         self.file = running.folder / "best.classifier.safetensors"
@@ -237,7 +238,7 @@ class LabelSelection(Selection):
             metrics = self.running.metrics
             self.best |= {"metrics_bytes": metrics.size(), "stages": list(metrics.stages)}
             self.best["before"] = None if self.before is None else self.before.best
-            with files.new_file(self.initial) as temporary:
+            with new_file(self.initial) as temporary:
                 run.save_weights(student.state_dict(), temporary)
         student.load_state_dict(load_file(self.initial))
 
@@ -261,7 +262,7 @@ class LabelSelection(Selection):
         of_rates[f"{rate:g}"] = max(highest, score)
         if score > self.best["score"]:
             self.best |= {"score": score, "rate": rate, "step": step, "dev": self.scores}
-            with files.new_file(self.file) as temporary:
+            with new_file(self.file) as temporary:
                 run.save_weights(module.state_dict(), temporary)
 
     def weights(self, part: str = "student.") -> Weights:
@@ -337,17 +338,17 @@ def prepared(
         targets = StageTargets(labels=labels, logits=taught)
     whole = batches.of_stage(first, rows, student.limited_tokenizer, session)
     _check_batch(spec.batch, whole.rows, first.place)
-    inputs = files.cache_key(train=rows.fingerprint, dev=task.dev.fingerprint, teacher=hashes)
+    inputs = cache_key(train=rows.fingerprint, dev=task.dev.fingerprint, teacher=hashes)
     dev = Split.of(task.dev, student, session)
     selection = LabelSelection(labelled, whole.rows, dev, inputs, before, running)
     return Finetuning(labelled, replace(whole, targets=targets), selection)
 
 
 def _teacher_logits(
-    teacher: run.Run, hashes: dict[str, str], rows: Rows, place: str, running: RunInProgress
+    teacher: Run, hashes: dict[str, str], rows: Rows, place: str, running: RunInProgress
 ) -> ndarray:
     """The logits (n, C) of a task's teacher, kept beside the checkpoints."""
-    key = files.cache_key(run=hashes, rows=rows.fingerprint)
+    key = cache_key(run=hashes, rows=rows.fingerprint)
     kept = running.folder / checkpoint.FOLDER / f"logits-{key}.npy"
     if not kept.exists():
         session = running.session
@@ -355,17 +356,16 @@ def _teacher_logits(
         session.log(f"{place}: logits of {len(rows):,} items")
         tokenizer = StudentTokenizer(teacher.tokenizer(), teacher.max_tokens, teacher.prompts)
         tokens = batches.of_rows(rows, tokenizer, session)
-        with files.new_file(kept) as temporary:
+        with new_file(kept) as temporary:
             np.save(temporary, logits(teacher.classifier().to(device), len(teacher.labels), tokens, device))
-    taught = np.load(kept)
-    return taught
+    return np.load(kept)
 
 
 def _write_classifier(folder: Path, module: Classifier, labels: list[str]) -> None:
     """Write the files that make a run a classifier's: task.json and head.safetensors."""
     shape = {"labels": labels, "pair": module.pair, "hidden": module.hidden.out_features}
-    files.write_json(folder / run.HEAD_SHAPE, shape)
+    write_json(folder / run.HEAD_SHAPE, shape)
     weights = module.state_dict()
     head = {name: value for name, value in weights.items() if not name.startswith("encoder.")}
-    with files.new_file(folder / run.HEAD_WEIGHTS) as temporary:
+    with new_file(folder / run.HEAD_WEIGHTS) as temporary:
         run.save_weights(head, temporary)

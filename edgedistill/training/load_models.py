@@ -10,13 +10,14 @@ from typing import NamedTuple, cast
 
 import torch
 
-from edgedistill import recipe, resolve, run
+from edgedistill import resolve, run
 from edgedistill.errors import Problems, UserError
+from edgedistill.recipe import Recipe, Student, Teacher, Transformer
 from edgedistill.session import Session
 from edgedistill.teacher import assistant as assistants
-from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import precomputed_embeddings
 from edgedistill.teacher.embedder import AnyTeacher, open_teacher
+from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student import finished_student
 
 
@@ -24,8 +25,8 @@ class NamedWeights(NamedTuple):
     """The model that `student.weights` names: a run, opened as a teacher is, or the folder of another
     model."""
 
-    spec: recipe.Teacher
-    opened: teachers.TeacherEncoder | Path
+    spec: Teacher
+    opened: TeacherEncoder | Path
 
 
 @dataclass(frozen=True)
@@ -37,18 +38,18 @@ class Models:
     """
 
     teacher: AnyTeacher
-    assistant: teachers.TeacherEncoder | None = None
+    assistant: TeacherEncoder | None = None
     weights: NamedWeights | None = None
     finished: run.Run | None = None
-    scorers: Mapping[str, teachers.TeacherEncoder] = field(default_factory=dict)
+    scorers: Mapping[str, TeacherEncoder] = field(default_factory=dict)
 
     @property
-    def taught(self) -> teachers.TeacherEncoder:
+    def taught(self) -> TeacherEncoder:
         """The assistant, asked for where the recipe has one."""
-        return cast(teachers.TeacherEncoder, self.assistant)
+        return cast(TeacherEncoder, self.assistant)
 
 
-def open_models(spec: recipe.Recipe, session: Session) -> Models:
+def open_models(spec: Recipe, session: Session) -> Models:
     """The models that a recipe names. Raises one UserError with every model or file that is not found or does
     not fit."""
     problems = Problems()
@@ -67,32 +68,32 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
     return Models(teacher, assistant, weights, finished, scorers)
 
 
-def _scorers(spec: recipe.Recipe) -> dict[str, recipe.Teacher]:
+def _scorers(spec: Recipe) -> dict[str, Teacher]:
     """The teachers of scores alone, by their places."""
     stages = map(spec.scorers, range(len(spec.distilling)))
     return {place: teacher for stage in stages for place, teacher in stage.items()}
 
 
-def _open_teacher(spec: recipe.Recipe, session: Session) -> AnyTeacher:
+def _open_teacher(spec: Recipe, session: Session) -> AnyTeacher:
     """The teacher; as a torch module where it is the student itself."""
     if spec.student.trained:
         return open_teacher(spec.teacher, session)
-    return teachers.TeacherEncoder(spec.teacher, "teacher", session.device, session.remote_code)
+    return TeacherEncoder(spec.teacher, "teacher", session.device, session.remote_code)
 
 
-def open_weights(student: recipe.Student) -> NamedWeights | None:
+def open_weights(student: Student) -> NamedWeights | None:
     """The model whose layers the student starts from, where the recipe names it by itself."""
     keywords = ("random", "teacher", "assistant")
-    if not isinstance(student, recipe.Transformer) or student.weights in keywords:
+    if not isinstance(student, Transformer) or student.weights in keywords:
         return None
-    named = recipe.Teacher(model=student.weights, revision=student.revision)
+    named = Teacher(model=student.weights, revision=student.revision)
     source = resolve.resolve(student.weights)
     if isinstance(source, resolve.RunFolder):
-        return NamedWeights(named, assistants.open_assistant(recipe.Teacher(model=student.weights)))
+        return NamedWeights(named, assistants.open_assistant(Teacher(model=student.weights)))
     return NamedWeights(named, resolve.model_files(source, student.revision, "student.weights"))
 
 
-def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
+def named_teachers(spec: Recipe) -> Iterator[tuple[str, Teacher]]:
     """(the recipe's key, the model) of a recipe's teacher, its assistant, and teachers of scores."""
     yield "teacher", spec.teacher
     if spec.assistant is not None:
@@ -100,7 +101,7 @@ def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
     yield from _scorers(spec).items()
 
 
-def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:
+def with_weights(teacher: AnyTeacher, place: str) -> TeacherEncoder:
     """The teacher model, which the recipe key `place` needs. Raises UserError where the teacher is a file of
     precomputed embeddings."""
     if isinstance(teacher, precomputed_embeddings.PrecomputedEmbeddings):
@@ -111,7 +112,7 @@ def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:
     return teacher
 
 
-def quickest(spec: recipe.Teacher, session: Session) -> recipe.Teacher:
+def quickest(spec: Teacher, session: Session) -> Teacher:
     """The teacher with the dtype in which it embeds texts quickest here: int8 on a CPU, where it has a graph
     that loses little.
 

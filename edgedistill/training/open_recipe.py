@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edgedistill import recipe, run
+from edgedistill import run
 from edgedistill.data.rows import Rows
 from edgedistill.errors import Problems
+from edgedistill.recipe import Recipe
 from edgedistill.session import Session
 from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher import encoder as teachers
@@ -41,7 +42,7 @@ class Sources:
     how many rows it trains on.
     """
 
-    spec: recipe.Recipe
+    spec: Recipe
     models: Models | None
     texts: Rows | None
     stages: list[checks.StageRows]
@@ -69,7 +70,7 @@ class Opened(Sources):
         return warnings
 
 
-def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = None) -> Opened:
+def open_recipe(spec: Recipe, session: Session, folder: Path | None = None) -> Opened:
     """Open everything that a recipe names.
 
     The tokenizer is written to `folder`, the unfinished run's, and found again there; with it, the student's
@@ -106,9 +107,7 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
     return Opened(spec, models, texts, sources.stages, student, labelled)
 
 
-def _started(
-    spec: recipe.Recipe, labelled: finetuning.LabelledStage, start: run.Run, folder: Path | None
-) -> Opened:
+def _started(spec: Recipe, labelled: finetuning.LabelledStage, start: run.Run, folder: Path | None) -> Opened:
     """A recipe that only fine-tunes the student of another run."""
     whole = start.model_folder if start.kind == "teacher" else None
     earlier = finished_student.earlier(start)
@@ -118,7 +117,7 @@ def _started(
     return Opened(spec, None, None, [], student, labelled)
 
 
-def open_sources(spec: recipe.Recipe, session: Session) -> Sources:
+def open_sources(spec: Recipe, session: Session) -> Sources:
     """Open what a recipe's teachers embed, without a student. Raises UserError as `open_recipe`."""
     problems = Problems()
     sources = _sources(spec, session, problems)
@@ -126,7 +125,7 @@ def open_sources(spec: recipe.Recipe, session: Session) -> Sources:
     return sources
 
 
-def _sources(spec: recipe.Recipe, session: Session, problems: Problems) -> Sources:
+def _sources(spec: Recipe, session: Session, problems: Problems) -> Sources:
     """Models and texts; what has a problem is left out."""
     models = None
     sources = None
@@ -146,7 +145,7 @@ def _sources(spec: recipe.Recipe, session: Session, problems: Problems) -> Sourc
     return Sources(spec, models, texts, stages)
 
 
-def _teacher_itself(spec: recipe.Recipe, models: Models, folder: Path | None) -> PreparedStudent:
+def _teacher_itself(spec: Recipe, models: Models, folder: Path | None) -> PreparedStudent:
     """The teacher as the student; where `targets` reduce it, with a map of the shape that fitting will
     give."""
     teacher = with_weights(models.teacher, "student")
@@ -160,7 +159,7 @@ def _teacher_itself(spec: recipe.Recipe, models: Models, folder: Path | None) ->
 
 
 def _new_student(
-    spec: recipe.Recipe,
+    spec: Recipe,
     models: Models,
     texts: Rows | None,
     session: Session,

@@ -44,8 +44,7 @@ class Processes:
             embeddings = embed(ids, mask)
             return embeddings if self.number == 0 else embeddings.detach()
         rows = slice(self.number, None, self.count)
-        gathered = _Gathered.apply(embed(ids[rows], mask[rows]), rows, len(ids))
-        return gathered
+        return _Gathered.apply(embed(ids[rows], mask[rows]), rows, len(ids))
 
     def sum_gradients(self, module: nn.Module, part: nn.Module) -> None:
         """Give every process the gradients of a module: of its part `of` their sum, of other parameters,

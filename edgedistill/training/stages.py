@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.recipe import Finetune, Recipe, Stage
 from edgedistill.students import finite_weights
 
 FUSED = ("cpu", "cuda")  # devices with a fused Adam kernel: one pass over the parameters per step
@@ -22,7 +22,7 @@ class NumberedStage:
     """A stage of a recipe, its number counted from 0, and its own seed. A stage that fine-tunes is trained
     once for each of its learning rates: `attempt` counts them."""
 
-    spec: recipe.Stage
+    spec: Stage
     number: int
     seed: int
     attempt: int = 0
@@ -39,7 +39,7 @@ class NumberedStage:
         return f"stages[{self.number}]"
 
 
-def distillation_stages(spec: recipe.Recipe) -> list[NumberedStage]:
+def distillation_stages(spec: Recipe) -> list[NumberedStage]:
     """The stages that distil, in order."""
     return [
         NumberedStage(stage, number, stage_seed(spec.seed, number))
@@ -52,7 +52,7 @@ def stage_seed(seed: int, number: int) -> int:
     return seed * 1_000_003 + number
 
 
-def steps(stage: recipe.Stage | recipe.Finetune, texts: int) -> int:
+def steps(stage: Stage | Finetune, texts: int) -> int:
     """Optimizer steps of a stage over `texts` texts or labelled rows, at most where it has `minutes`; when
     fine-tuning, those at one learning rate."""
     if stage.steps is not None:
@@ -62,7 +62,7 @@ def steps(stage: recipe.Stage | recipe.Finetune, texts: int) -> int:
     return max(1, math.floor(texts * stage.epochs / stage.batch))
 
 
-def optimizers(module: nn.Module, stage: recipe.Stage, device: str) -> list[torch.optim.Optimizer]:
+def optimizers(module: nn.Module, stage: Stage, device: str) -> list[torch.optim.Optimizer]:
     """AdamW, fused where the device has it; no weight decay on vectors (biases, norms) and on embedding
     tables.
 
@@ -93,9 +93,7 @@ def optimizers(module: nn.Module, stage: recipe.Stage, device: str) -> list[torc
     return [torch.optim.Muon(muon, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"), adam]
 
 
-def set_learning_rate(
-    optimizers: list[torch.optim.Optimizer], stage: recipe.Stage, rate: float, step: int
-) -> None:
+def set_learning_rate(optimizers: list[torch.optim.Optimizer], stage: Stage, rate: float, step: int) -> None:
     """Give every parameter group what it is to use at a step, counted from 0.
 
     Without `bias_correction`, AdamW's own correction is undone: with c₁ = 1 − β₁ᵗ and c₂ = √(1 − β₂ᵗ) at t =
@@ -114,7 +112,7 @@ def set_learning_rate(
                 group["weight_decay"] = stage.weight_decay * second / first if decayed else 0.0
 
 
-def learning_rate_factor(stage: recipe.Stage, step: int, steps: int) -> float:
+def learning_rate_factor(stage: Stage, step: int, steps: int) -> float:
     """What the learning rate is multiplied by at a step: linear warm-up to 1, then linear or cosine decay to
     0, or constant."""
     warmup = round(stage.warmup * steps)

@@ -82,7 +82,7 @@ def train(
             ]:
                 work.run(share)
             distributed.barrier()
-        taught = Json()
+        taught: Json = {}
         if opened.models is not None and (spec.distilling or spec.finetuning is None):
             taught = {"teachers": record.keep_teachers(spec, opened.models, partial)}
         # The teacher embeds the texts, or its cache is read; its embeddings are reduced to targets, the texts

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.files import Json
 
 CHUNK = 8_192  # texts tokenized at a time
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -23,7 +24,7 @@ UNUSED = re.compile(r"\[unused\d+\]")  # places of BERT's vocabulary that no tex
 # byte fallback writes a character without a token as these
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 
-Model = dict[str, Any]  # the `model` section of tokenizer.json
+Model = Json  # the `model` section of tokenizer.json
 
 
 def is_trimmable(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -33,7 +34,7 @@ def is_trimmable(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 def trimmed(
     tokenizer: PreTrainedTokenizerBase, corpora: list[Corpus], trim: recipe.Trim
-) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
+) -> tuple[PreTrainedTokenizerBase, Json]:
     """Keep the tokens that the training texts use often enough, as `trim` says. Returns the tokenizer and a
     report: {tokens: {before, after}, held_out: {texts, identical}}, the last the share of held-out texts
     tokenized as before.
@@ -74,7 +75,7 @@ def trimmed(
     return smaller, report
 
 
-def summary_line(report: dict[str, Any]) -> str:
+def summary_line(report: Json) -> str:
     """The report on a tokenizer in one line."""
     tokens = report["tokens"]
     held_out = report["held_out"]
@@ -104,7 +105,7 @@ def _compared(
     after: PreTrainedTokenizerBase,
     old_ids: list[int],
     corpora: list[Corpus],
-) -> dict[str, Any]:
+) -> Json:
     """{texts, identical}: how many texts are held out, and the share of them that are cut into the same
     tokens. `old_ids` are those of the tokens of `after`."""
     count = identical = 0
@@ -152,7 +153,7 @@ def _checked_unknown(model: Model, ids: dict[str, int], special: set[str]) -> se
     return set() if unknown is None else {unknown}
 
 
-def _reduced(data: dict[str, Any], kept: list[str], ids: dict[str, int]) -> dict[str, Any]:
+def _reduced(data: Json, kept: list[str], ids: dict[str, int]) -> Json:
     """The data of tokenizer.json with the tokens that are kept, renumbered in this order."""
     new_ids = {ids[token]: number for number, token in enumerate(kept)}
     model = dict(data["model"])
@@ -194,7 +195,7 @@ def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
     return {name: str(getattr(tokenizer, name)) for name in SPECIAL if getattr(tokenizer, name, None)}
 
 
-def _tokenizer(like: PreTrainedTokenizerBase, data: dict[str, Any]) -> PreTrainedTokenizerBase:
+def _tokenizer(like: PreTrainedTokenizerBase, data: Json) -> PreTrainedTokenizerBase:
     """A transformers tokenizer of this data, with the special tokens and limits of the old one."""
     raw = Tokenizer.from_str(json.dumps(data, ensure_ascii=False))
     kept = ("model_max_length", "padding_side", "truncation_side", "model_input_names")

@@ -23,7 +23,7 @@ const WORK = ["student", "lines", "search", "more-about"]; // the sections while
 const START = ["lines", "open"]; // and before
 const STUDENT = /\.bin$/iu; // its file
 const BUNDLED = /(^|\/)manifest\.json$|\.onnx$/u; // what a bundle has, and no folder of texts
-const WORDS = { nano: "finds best in English", micro: "smallest and fastest, in English", multi: "across languages" }; // of those that ship
+const WORDS = { nano: "finds best", micro: "smallest and fastest", multi: "across languages" }; // of those that ship
 const SAYS = /[\p{L}\p{N}\p{So}]/u; // a line that can be searched, as no rule or bracket can
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 
@@ -483,7 +483,7 @@ async function search() {
   searching = false;
 }
 
-/** The lines nearest to a query and its embedding, by cosine or by cosine and words; the best cosine, the median of all with the example's; which words lines have. */
+/** The lines nearest to a query and its embedding, by cosine or by cosine and words; the median cosine of all with the example's; which words lines have. */
 function nearest(query, row) {
   const { lines, numbers, index } = embedded;
   const cosines = lines.map((line) => similarity(row, rowOf.get(line)));
@@ -495,29 +495,27 @@ function nearest(query, row) {
   const found = order.slice(0, limit).map((at) => ({ cosine: cosines[at], hasWords: bm25[at] > 0, line: lines[at], number: numbers[at] }));
   const isFar = scores[order[0]] < (byWords ? CLOSE.words : CLOSE.cosine);
   const sorted = all.sort((a, b) => a - b);
-  return { found, isFar, median: sorted[(sorted.length - 1) >> 1], best: cosines.reduce((a, b) => Math.max(a, b)), known: index.known(query) };
+  return { found, isFar, median: sorted[(sorted.length - 1) >> 1], known: index.known(query) };
 }
 
-/** The nearest lines in their order, each with a bar for its cosine, from the median to the best; without bars where none is close. */
-function showNearest({ found, isFar, median, best, known } = { found: [], isFar: false }, ms = 0) {
+/** The nearest lines in their order, each with a bar for its cosine, from the median to 1, that of the query itself; without bars where none is close. */
+function showNearest({ found, isFar, median, known } = { found: [], isFar: false }, ms = 0) {
   const { length } = embedded.lines;
   $("results").className = isFar ? "far" : "";
-  const share = (cosine) => (best > median ? Math.max(0, (cosine - median) / (best - median)) : 0);
+  const share = (cosine) => (median < 1 ? Math.max(0, (cosine - median) / (1 - median)) : 1);
   $("results").replaceChildren(...found.map((each) => resultOf(each, share(each.cosine), known)));
   const left = length - found.length;
   $("more").hidden = !found.length || !left;
   $("more").textContent = `Show ${whole(Math.min(MORE, left))} more`;
   $("meaning").hidden = !found.length;
   const verdict = isFar ? "Nothing close." : "";
-  const languages = isFar ? languagesNamed(encoder.languages) : [];
-  const only = languages.length === 1 ? `${encoder.name} knows ${languages[0]} only.` : "";
   const those = `${whole(found.length)}${isFar ? "" : " nearest"} of ${counted(length, embedded.noun)}`;
   const nearest = isFar ? `The nearest anyway: ${those}` : those;
   const toCome = $("done").hidden ? "Add some lines, then search them here." : "Making your lines searchable…";
   const waiting = length ? "" : toCome;
-  $("found").replaceChildren(element("strong", "", verdict), found.length ? `${nearest}, in ${ms.toFixed(0)} ms` : waiting, only && note(only));
+  $("found").replaceChildren(element("strong", "", verdict), found.length ? `${nearest}, in ${ms.toFixed(0)} ms` : waiting);
   clearTimeout(announcing);
-  announcing = setTimeout(() => ($("announced").textContent = found.length ? [verdict, only, nearest].filter(Boolean).join(" ") : ""), 500); // not at each key
+  announcing = setTimeout(() => ($("announced").textContent = found.length ? [verdict, nearest].filter(Boolean).join(" ") : ""), 500); // not at each key
 }
 
 let announcing;
@@ -566,7 +564,11 @@ const same = (a, b) => a.length === b.length && a.every((each, at) => each === b
 const few = (names) => [...names.slice(0, 5), ...(names.length > 5 ? [`${names.length - 5} more`] : [])].join(", ");
 const counted = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 const LANGUAGES = new Intl.DisplayNames("en", { type: "language" });
-const languagesNamed = (codes) => [...new Set(codes.map((code) => LANGUAGES.of(code.split("-")[0])))];
+/** The names of languages; of a single one "English only". */
+const languagesNamed = (codes) => {
+  const names = [...new Set(codes.map((code) => LANGUAGES.of(code.split("-")[0])))];
+  return names.length === 1 ? [`${names[0]} only`] : names;
+};
 /** An element with a class and children, which are elements or text. */
 function element(name, className = "", ...children) {
   const made = document.createElement(name);
@@ -698,8 +700,7 @@ async function offerStudents() {
     [button.name, button.value] = [name, file];
     button.textContent = `Try ${name}`;
     button.addEventListener("click", () => open(file));
-    const word = WORDS[name];
-    const facts = [word, languages.length > 1 || !word ? languagesNamed(languages).join(", ") : "", megabytes(size_bytes)];
+    const facts = [WORDS[name], languagesNamed(languages).join(", "), megabytes(size_bytes)];
     return element("li", "", button, element("strong", "", `${name}, open now`), note(facts.filter(Boolean).join(" · ")));
   });
   $("students").replaceChildren(...buttons);

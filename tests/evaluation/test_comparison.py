@@ -147,7 +147,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["new.json", "a.json"], "new.json: schema 9, this edgedistill reads up to 1; upgrade edgedistill"),
         (
             ["a.json", "a.json", "nano"],
-            "--from and --compare: measure nothing, and nano is given too; leave one out",
+            "--from and --compare: they measure nothing, but nano is named too; leave one out",
         ),
     ):
         done = call("bench", "--compare", *arguments, folder=tmp_path)

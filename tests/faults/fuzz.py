@@ -18,7 +18,6 @@ import yaml
 from hypothesis import strategies as st
 
 from edgedistill import files, recipe, run
-from edgedistill.data import cached_folder
 from edgedistill.errors import CheckFailed, UserError, border
 from edgedistill.runtime import bundle, golden_file, manifest
 from edgedistill.runtime.manifest import digest
@@ -272,7 +271,7 @@ def attempt(target: Target, good: Path | None, scratch: Path, draw: Draw) -> boo
     shutil.rmtree(scratch, ignore_errors=True)
     shutil.copytree(good, scratch) if good else scratch.mkdir(parents=True)
     target.write(scratch, draw)
-    cached_folder._sha256.cache_clear()
+    files._sha256.cache_clear()
     try:
         target.read(scratch)
     except REFUSALS as error:

@@ -27,8 +27,8 @@ const ambiguous = (box, point, points) => points.some((other) => other !== point
 
 /** The <svg>. points: {ms, low, high, score, scores, bytes, name, detail, note, tip, colour, filled, teacher}: low and high are the interval of ms,
  * scores that of the score, where it is known; a point whose name, detail and note are empty has no label; filled is the
- * share of its circle that is solid, where that tells points apart. measure is the title of y, area what the markers' area is, levels {score, text} of lines across the plot, such as
- * the teacher's. */
+ * share of its circle that is solid, where that tells points apart. measure is the title of y, area what the markers' area is, levels {score, text, right} of lines across the plot, such as
+ * the teacher's; right: its text stands at the right end. */
 function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk', levels = []}) {
   const frame = {left: 60, top: 84, right: wide - 16, bottom: high - 72};
   const times = points.flatMap(({ms, low, high: upper}) => [ms, low, upper]);
@@ -45,9 +45,11 @@ function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk
   for (const level of levels) {
     const at = y.scale(level.score), under = levels.some(({score}) => score > level.score); // so that the texts of two lie apart
     parts.push(line('teacher-line', frame.left, at, frame.right, at));
-    parts.push(el('text', {class: 'hint', x: frame.left + 8, y: one(under ? at + 15 : at - 6)}, level.text));
+    const place = level.right ? {x: frame.right - 8, 'text-anchor': 'end'} : {x: frame.left + 8};
+    parts.push(el('text', {class: 'hint', ...place, y: one(under ? at + 15 : at - 6)}, level.text));
     drawn.push({left: frame.left, top: at - 1, right: frame.right, bottom: at + 1});
-    drawn.push({left: frame.left, top: under ? at : at - 18, right: frame.left + 140, bottom: under ? at + 18 : at});
+    const left = level.right ? frame.right - 170 : frame.left, right = level.right ? frame.right : frame.left + 140;
+    drawn.push({left, top: under ? at : at - 18, right, bottom: under ? at + 18 : at});
   }
   parts.push(...steps.map((step) => line('frontier', step.left, step.top, step.right, step.bottom)));
   parts.push(...[...placed].sort((a, b) => b.radius - a.radius).map(dot)); // the small ones on top

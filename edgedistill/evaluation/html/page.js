@@ -613,25 +613,6 @@ function scenarios() {
     has('RSS') && ['RSS', 'memory of the process once the bundle is loaded']));
 }
 
-/** The pairs or queries on which each student is furthest from its teacher. */
-function furthest() {
-  const lists = graphs().filter(({teacher}) => !teacher).flatMap((report) => data.suites.map(({name}) => ({report, suite: name, found: report.quality[name]?.furthest ?? []}))).filter(({found}) => found.length);
-  if (!lists.length) return null;
-  const pairs = lists.some(({found}) => found[0].texts.length > 1), queries = lists.some(({found}) => found[0].texts.length === 1);
-  return section('Where student and teacher differ most', 'Differences', terms(
-    ['teacher, student', [pairs && 'the cosine of a pair', queries && 'the score of a query × 100, the higher one in bold'].filter(Boolean).join(', or ')], lists.some(({found}) => found.some(({gold}) => gold !== null)) && ['gold', 'how similar people found the pair'],
-    pairs && ['order', 'the pairs whose places among all pairs, by cosine, are furthest apart come first']),
-  ...lists.map(({report, suite, found}, at) => {
-    const graded = found.some(({gold}) => gold !== null);
-    const heads = ['texts', ...(graded ? ['gold'] : []), 'teacher', 'student'];
-    const rows = found.map(({task, texts, gold, teacher, student}) => el('tr', {},
-      el('td', {class: 'texts'}, texts.map((text) => el('div', {}, text)), el('small', {}, task)),
-      [...(graded ? [gold] : []), teacher, student].map((value, at) => cell({head: heads[at + 1], value, ...(texts.length > 1 ? {shown: value === null ? '' : Number(value.toFixed(3)).toString()} : {shown: tenths(100 * value), bold: value > Math.min(teacher, student)})}))));
-    return el('details', {open: at === 0 ? '' : null}, el('summary', {}, el('b', {}, title(report)), ` on ${suite}, ${found.length} ${found[0].texts.length > 1 ? 'pairs' : 'queries'}`),
-      scroll(el('table', {class: 'stacked'}, el('thead', {}, el('tr', {}, heads.map((text) => el('th', {scope: 'col'}, text)))), el('tbody', {}, rows))));
-  }));
-}
-
 /** What changed between two files of reports; null where none were compared. */
 function changed() {
   if (!data.changes) return null;
@@ -702,7 +683,6 @@ function draw() {
     byLength(),
     scenarios(),
     byTask.length ? section('Scores by task', 'Tasks', ...byTask, reports.length > 1 ? el('p', {}, 'The deeper a cell’s shade, the higher its score among the bundles.') : null) : null,
-    furthest(),
     embeddings(),
     agreement(),
     method(),

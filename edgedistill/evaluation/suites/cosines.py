@@ -71,8 +71,7 @@ def unit(embeddings: Floats) -> Floats:
 
 def dot(x: Floats, y: Floats) -> Floats:
     """Multiply x and y (n, d) row by row: (n,) float64; of unit rows these are the cosines."""
-    products = np.einsum("nd,nd->n", x, y, dtype=np.float64)
-    return products
+    return np.einsum("nd,nd->n", x, y, dtype=np.float64)
 
 
 def spearman(x: Floats, y: Floats) -> float | None:
@@ -101,5 +100,4 @@ def rank_correlation(x: Ints, y: Ints) -> float | None:
 def _ranks(at: Ints) -> Floats:
     """Return ranks (n,) from 1; ties share the mean of their ranks."""
     counts = np.bincount(at)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[at]
-    return ranks
+    return (np.cumsum(counts) - (counts - 1) / 2)[at]

@@ -89,10 +89,6 @@ class Collection(TaskData):
         return self.queries
 
     @property
-    def examples(self) -> list[tuple[str, ...]]:
-        return [(query,) for query in self.queries]
-
-    @property
     def timed(self) -> list[str]:
         return self.queries + next(self.chunks(), ([], []))[1]
 

@@ -70,10 +70,6 @@ class ScoredPairs(TaskData):
     def texts(self) -> list[str]:
         return [text for pair in self.pairs for text in pair]
 
-    @property
-    def examples(self) -> list[tuple[str, ...]]:
-        return list(self.pairs)
-
     def cosines(self, encode: Encode) -> Floats:
         """Of the embeddings of each pair."""
         embeddings = unit(encode(self.texts))
@@ -156,10 +152,6 @@ class PairSplits(TaskData):
     @property
     def texts(self) -> list[str]:
         return self.dev.texts + self.test.texts
-
-    @property
-    def examples(self) -> list[tuple[str, ...]]:
-        return self.test.examples
 
     def score(self, encoder: Encoder) -> Measures:
         """`accuracy` on test at the `threshold` that was best on dev, and the number of `pairs`."""

@@ -48,16 +48,12 @@ class TaskData:
     """What is read of a task, and how an encoder is scored on it.
 
     `score` returns the task's measures; its `samples`, where there are any, are what `bootstrap.scores`
-    resamples, and `examples` are the texts of each of these.
+    resamples.
     """
 
     @property
     def texts(self) -> list[str]:
         """What is embedded in the role of a text, or as queries."""
-        return []
-
-    @property
-    def examples(self) -> list[tuple[str, ...]]:
         return []
 
     @property

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill.errors import CheckFailed, UserError, first_line
+from edgedistill.files import Json
 from edgedistill.runtime.trust import GET_AGAIN
 
 LIMITS = {
@@ -97,7 +98,7 @@ def check_tokenizer(data: bytes) -> None:
             raise ValueError("added_tokens: one that takes the white space that it is found in")
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _distinct(pairs: list[tuple[str, Any]]) -> Json:
     """A JSON object. Of a key that occurs twice, parsers read the first, the last, or none."""
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -110,7 +111,7 @@ def _most(number: int, what: str) -> None:
         raise ValueError(f"{what}: {number}, above {LIMITS[what]}")
 
 
-def _check_model(model: dict[str, Any]) -> None:
+def _check_model(model: Json) -> None:
     vocab = model["vocab"]
     for token in vocab if isinstance(vocab, dict) else [pair[0] for pair in vocab]:
         _most(len(token), "unigram" if model["type"] == "Unigram" else "token")
@@ -121,7 +122,7 @@ def _check_model(model: dict[str, Any]) -> None:
     _most(word, "word")
 
 
-def _flat(step: Any, part: str) -> Iterator[dict[str, Any]]:
+def _flat(step: Any, part: str) -> Iterator[Json]:
     """The steps of a part of tokenizer.json, those of sequences in their place."""
     key, kinds = STEPS[part]
     if step is None:
@@ -135,7 +136,7 @@ def _flat(step: Any, part: str) -> Iterator[dict[str, Any]]:
         raise ValueError(f"{part}: type {step['type']!r}, which is none of Sequence {kinds}")
 
 
-def _check_step(step: dict[str, Any]) -> None:
+def _check_step(step: Json) -> None:
     _check_strings(step, "string")
     pattern = step.get("pattern") or {}
     expression = pattern.get("Regex", pattern.get("String") or "a")
@@ -147,13 +148,13 @@ def _check_step(step: dict[str, Any]) -> None:
         )
 
 
-def _check_strings(values: dict[str, Any], what: str) -> None:
+def _check_strings(values: Json, what: str) -> None:
     for key, value in values.items():
         if isinstance(value, str):
             _most(len(value), "table" if key == TABLE else what)
 
 
-def _growth(normalizer: list[dict[str, Any]]) -> int:
+def _growth(normalizer: list[Json]) -> int:
     """By how much a normalizer can multiply a text's length: what one step puts in, the next ones may
     lengthen."""
     growth = 1
@@ -165,7 +166,7 @@ def _growth(normalizer: list[dict[str, Any]]) -> int:
     return growth
 
 
-def _longest_replacement(step: dict[str, Any]) -> int:
+def _longest_replacement(step: Json) -> int:
     """What a step of a normalizer puts in at most. tokenizers takes the memory for a table of characters
     before it reads any."""
     if step["type"] == "Replace":
@@ -177,7 +178,7 @@ def _longest_replacement(step: dict[str, Any]) -> int:
     return max(map(len, table[end:].split(b"\0")))
 
 
-def _added_tokens(step: dict[str, Any]) -> int:
+def _added_tokens(step: Json) -> int:
     """How many special tokens a step of a post-processor adds to a text, at most."""
     template = step.get("single")
     special = step.get("special_tokens") or {}

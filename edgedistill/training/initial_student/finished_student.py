@@ -14,11 +14,12 @@ from numpy import ndarray
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import bundle_run, files, recipe, run
+from edgedistill import bundle_run, files, recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.files import Json
-from edgedistill.run import Weights
+from edgedistill.recipe import Finished, Recipe
+from edgedistill.run import Run, Weights
 from edgedistill.runtime import prompts
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.runtime.trust import GET_AGAIN
@@ -38,7 +39,7 @@ SET_ASIDE = 0.1
 REGULARIZATION = (1e-4, 1e-2, 1.0)  # in units of the sample's sum of squares of a dimension
 
 
-def find(spec: recipe.Recipe, student: recipe.Finished) -> run.Run:
+def find(spec: Recipe, student: Finished) -> Run:
     """The finished student that a recipe starts from.
 
     Raises UserError as `bundle_run.open_finished`, and where the recipe asks for what this student does not
@@ -68,9 +69,9 @@ def find(spec: recipe.Recipe, student: recipe.Finished) -> run.Run:
 
 
 def build(
-    spec: recipe.Recipe,
-    student: recipe.Finished,
-    source: run.Run,
+    spec: Recipe,
+    student: Finished,
+    source: Run,
     tokenizer: PreTrainedTokenizerBase,
     dims: int,
     fitted: bool,
@@ -117,7 +118,7 @@ def _without(part: str, weights: Weights) -> Weights:
     return {name: value for name, value in weights.items() if not name.startswith(part)}
 
 
-def _shape(student: recipe.Finished, source: run.Run) -> Json:
+def _shape(student: Finished, source: Run) -> Json:
     """The source's shape with the recipe's own values."""
     shape = dict(source.shape)
     config = dict(shape.get("config", {}))
@@ -172,7 +173,7 @@ def _head(module: Any, weights: Weights) -> Weights:
     return {"head.weight": old, "head.bias": weights.get("head.bias", torch.zeros(len(old)))}
 
 
-def needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
+def needs_new_head(spec: Recipe, source: Run, dims: int) -> bool:
     """Whether the recipe's targets are in another space than the finished student's embeddings, and are not
     fitted to these."""
     if not any(stage.reads_teacher for stage in spec.distilling):
@@ -184,7 +185,7 @@ def needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
     return mine is None or mine != theirs or dims != source.dims
 
 
-def _space(spec: recipe.Recipe) -> Json | None:
+def _space(spec: Recipe) -> Json | None:
     """What identifies the teacher whose own embeddings a recipe's targets are; None where `targets` map them
     to another space."""
     if spec.targets is not None and not spec.targets.keeps_space:
@@ -282,7 +283,7 @@ class _Recorded(BaseModel):
     earlier: list[_Training] = Field([], max_length=100)
 
 
-def earlier(source: run.Run) -> list[Json]:
+def earlier(source: Run) -> list[Json]:
     """The trainings of a finished student for run.json and the model card, the first one first: its run may
     have continued another. Each has the entries of `_Training`.
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import files, recipe
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.rows import Rows
+from edgedistill.recipe import BuiltStudent, Recipe, Stage
 from edgedistill.runtime import prompts
 from edgedistill.session import Session
 from edgedistill.students import kinds
@@ -36,7 +37,7 @@ FORMAT = 1  # part of a key of cached outputs: raise it when what is stored chan
 
 
 def build(
-    spec: recipe.Recipe,
+    spec: Recipe,
     models: Models,
     tokenizer: PreTrainedTokenizerBase,
     session: Session,
@@ -70,8 +71,8 @@ def build(
 
 
 def _limited_to_trained_positions(
-    student: recipe.BuiltStudent, stages: list[recipe.Stage], source: WeightSource | None
-) -> recipe.BuiltStudent:
+    student: BuiltStudent, stages: list[Stage], source: WeightSource | None
+) -> BuiltStudent:
     """The recipe's student with the `max_tokens` that its position table is trained for.
 
     Where the table is randomly initialized, that is what the stages train; where it comes from a run, what
@@ -86,7 +87,7 @@ def _limited_to_trained_positions(
 
 
 def corpus_sample(
-    spec: recipe.Recipe,
+    spec: Recipe,
     tokenizer: PreTrainedTokenizerBase,
     texts: Rows | None,
     session: Session,
@@ -113,7 +114,7 @@ def corpus_sample(
 
 
 def _token_embeddings(
-    spec: recipe.Recipe,
+    spec: Recipe,
     models: Models,
     tokenizer: PreTrainedTokenizerBase,
     source: WeightSource | None,
@@ -161,5 +162,4 @@ def _outputs(teacher: TeacherEncoder, tokenizer: PreTrainedTokenizerBase, sessio
     cached_folder(
         folder, lambda temporary: np.save(temporary / "outputs.npy", teacher.embed_ids(ids)), session.log
     )
-    outputs = np.load(folder / "outputs.npy")
-    return outputs
+    return np.load(folder / "outputs.npy")

@@ -96,5 +96,4 @@ class PreparedStudent(Shaped):
 def token_counts(tokens: Sequence[TokenCache], corpora: Sequence[Corpus], vocabulary: int) -> ndarray:
     """How often each token occurs in the training texts, (vocabulary,)."""
     pairs = zip(tokens, corpora, strict=True)
-    counts = np.sum([cache.counts(vocabulary, texts.training_count) for cache, texts in pairs], 0)
-    return counts
+    return np.sum([cache.counts(vocabulary, texts.training_count) for cache, texts in pairs], 0)

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import recipe, run
+from edgedistill import run
 from edgedistill.errors import UserError
+from edgedistill.recipe import BuiltStudent, Transformer
 from edgedistill.students import bert, bert_layers, model_folder, recurrent, sentence_transformer
 from edgedistill.students.bert_layers import EncoderLayers
 from edgedistill.teacher import assistant as assistants
-from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
+from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student import student_tokenizer
 from edgedistill.training.load_models import Models, with_weights
 
@@ -37,18 +38,16 @@ class WeightSource(NamedTuple):
         return self.layers.model
 
 
-def find(
-    student: recipe.BuiltStudent, models: Models, tokenizer: PreTrainedTokenizerBase
-) -> WeightSource | None:
+def find(student: BuiltStudent, models: Models, tokenizer: PreTrainedTokenizerBase) -> WeightSource | None:
     """The encoder that `student.weights` names, or None for `random`. `tokenizer` is the student's.
 
     Raises UserError where the encoder is of an architecture or a vocabulary that the student cannot start
     from, has no pooler where the student needs one, or an embedding table that is not its tokenizer's.
     """
-    if not isinstance(student, recipe.Transformer) or student.weights == "random":
+    if not isinstance(student, Transformer) or student.weights == "random":
         return None
     if student.weights == "teacher":
-        opened: teachers.TeacherEncoder | Path = with_weights(models.teacher, "student.weights")
+        opened: TeacherEncoder | Path = with_weights(models.teacher, "student.weights")
     elif models.weights is not None:
         opened = models.weights.opened
     else:
@@ -72,7 +71,7 @@ def find(
     return source
 
 
-def _of_model(student: recipe.Transformer, opened: teachers.TeacherEncoder) -> WeightSource:
+def _of_model(student: Transformer, opened: TeacherEncoder) -> WeightSource:
     """The encoder of the teacher, of the assistant or of a finished run."""
     module = opened.module
     finished = opened.run if isinstance(opened, assistants.RunTeacher) else None
@@ -88,7 +87,7 @@ def _of_model(student: recipe.Transformer, opened: teachers.TeacherEncoder) -> W
 
 
 def _of_folder(
-    student: recipe.Transformer,
+    student: Transformer,
     folder: Path,
     models: Models,
     tokenizer: PreTrainedTokenizerBase,
@@ -113,7 +112,7 @@ def _of_folder(
     return WeightSource(layers, of_weights)
 
 
-def _layers(student: recipe.Transformer, model: Any, name: str) -> EncoderLayers:
+def _layers(student: Transformer, model: Any, name: str) -> EncoderLayers:
     """The layers of an encoder, which errors call `name`. Raises UserError for an architecture that the
     student cannot start from."""
     layers = bert_layers.convert(model)
@@ -122,7 +121,7 @@ def _layers(student: recipe.Transformer, model: Any, name: str) -> EncoderLayers
     return layers
 
 
-def _unknown(student: recipe.Transformer, name: str, architecture: str) -> UserError:
+def _unknown(student: Transformer, name: str, architecture: str) -> UserError:
     known = ", ".join(sorted(name for _, name in bert_layers.ARCHITECTURES.values()))
     way_out = "choose one of these"
     if student.kind == "bert":

@@ -17,6 +17,7 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.objectives import Targets
+from edgedistill.recipe import Match, Recipe, Stage
 from edgedistill.session import Session
 from edgedistill.teacher import assistant, targets, tuple_scores
 from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
@@ -58,7 +59,7 @@ class StageTargets:
         logits = None if self.logits is None else self.logits[rows]
         return Targets(embeddings, labels=labels, logits=logits)
 
-    def similar(self, stage: recipe.Stage, seed: int) -> batch_order.Groups | None:
+    def similar(self, stage: Stage, seed: int) -> batch_order.Groups | None:
         """Groups of tuples whose positives are similar, those of one document side by side; None where they
         are drawn at random."""
         if self.similar_by is None or self.scored is None:
@@ -75,7 +76,7 @@ class Side(NamedTuple):
 
     rows: Rows
     number: int
-    match: recipe.Match = recipe.Match()
+    match: Match = Match()
     raw: bool = False
     scorer: str | None = None
 
@@ -104,25 +105,25 @@ class Side(NamedTuple):
         return TeacherPass(model, self.corpus, session, unit, name)
 
 
-def matched(stage: recipe.Stage, rows: Rows) -> list[Side]:
+def matched(stage: Stage, rows: Rows) -> list[Side]:
     """The embeddings that the columns of a stage are to match, in their order: each its own, or of
     translations all those of the source text."""
     if not stage.reads_teacher:
         return []
-    match = stage.match or recipe.Match()
+    match = stage.match or Match()
     source = rows.translated and match.language == "source"
     match = match.model_copy(update={"language": "source"})
     return [Side(rows, 0 if source else side, match) for side in range(len(rows.sides))]
 
 
-def needs_cosines(stage: recipe.Stage, rows: recipe.Rows) -> bool:
+def needs_cosines(stage: Stage, rows: recipe.Rows) -> bool:
     """Whether a stage needs the teacher's cosines of queries and documents: as scores, or to draw negatives
     by them."""
     scored = stage.reads_scores and not rows.score_columns
     return scored or rows.negatives is not None
 
 
-def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterator[Side]:
+def embedded(spec: Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterator[Side]:
     """Every side that a recipe's stages, with these rows, and its `targets` need embedded."""
     if spec.targets is not None:
         yield Side(texts, 0, raw=spec.targets.raw)
@@ -148,7 +149,7 @@ class TargetReader:
     before its first step, and is kept in `folder`, the unfinished run's.
     """
 
-    spec: recipe.Recipe
+    spec: Recipe
     models: Models
     texts: Rows
     student: PreparedStudent
@@ -211,7 +212,7 @@ class TargetReader:
         return StageTargets(embeddings, scored, similar_by)
 
 
-def check_tokenizers(spec: recipe.Recipe, models: Models, tokenizer: PreTrainedTokenizerBase) -> None:
+def check_tokenizers(spec: Recipe, models: Models, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise UserError where student and assistant must share their tokens and do not.
 
     They must where the student starts from the assistant's layers, and where embedding layers are matched:
