@@ -73,7 +73,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     os.environ.pop("EDGEDISTILL_CACHE") if before is None else os.environ.update(EDGEDISTILL_CACHE=before)
 
 
-def measure_briefly() -> None:
+def measure_briefly():
     """What plans by measured seconds measures a call or two: here no number is too rough."""
     from edgedistill.adapting import plan as adapting_plan
     from edgedistill.fitting import plan as fitting_plan

@@ -51,8 +51,8 @@ def documents(folder: Path, count: int = 80) -> Path:
 
 
 def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
-    world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    world: World, student: Path, tmp_path, monkeypatch
+):
     data = documents(tmp_path / "data")
     before = {path: path.read_bytes() for path in student.rglob("*") if path.is_file()}
     arguments = [
@@ -109,7 +109,7 @@ def other_teacher(world: World, folder: Path) -> Path:
     return folder
 
 
-def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_path: Path) -> None:
+def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_path):
     said: list[str] = []
     session = Session(data=documents(tmp_path / "data"), log=said.append)
     other = recipe.Teacher(model=str(other_teacher(world, tmp_path / "other")), max_tokens=32)
@@ -127,14 +127,12 @@ def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_
     assert found["after"]["agreement"] > found["before"]["agreement"]
 
 
-def test_it_can_be_resumed_and_says_what_it_chose(
-    world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, tmp_path, monkeypatch):
     data = documents(tmp_path / "data")
     teacher = recipe.Teacher(model=str(world.teacher))
     request = adapting.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher)
 
-    def killed(*_: Any) -> None:
+    def killed(*_: Any):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -156,7 +154,7 @@ def test_it_can_be_resumed_and_says_what_it_chose(
     assert found["steps"] > 0 and run.open_run(request.run).recipe.distilling[0].minutes
 
 
-def test_an_unknown_precision_is_refused_before_anything_is_trained(student: Path, tmp_path: Path) -> None:
+def test_an_unknown_precision_is_refused_before_anything_is_trained(student: Path, tmp_path):
     request = adapting.Request(
         str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", precisions=("int9",)
     )
@@ -174,7 +172,7 @@ def adapted(student: Path, count: int, words: int, steps: int | None = None) -> 
     return plan.adaptation_recipe(request, source, teacher, section, lengths, source.max_tokens)
 
 
-def test_more_texts_are_given_more_steps(student: Path) -> None:
+def test_more_texts_are_given_more_steps(student: Path):
     specs = [adapted(student, count, 12) for count in (200, 2_000, 20_000)]
     steps = [spec.distilling[0].steps or 0 for spec in specs]
     assert steps[0] < steps[2] and sorted(steps) == steps
@@ -183,7 +181,7 @@ def test_more_texts_are_given_more_steps(student: Path) -> None:
     assert all(stage.rehearsal and stage.initial_share for stage in specs[0].distilling)
 
 
-def test_long_texts_are_read_further_than_before() -> None:
+def test_long_texts_are_read_further_than_before():
     def read(words: int, student: int, teacher: int) -> int:
         """Nine in ten texts have at most so many words."""
         return plan.tokens_to_read(np.array([10] * 8 + [words] * 2), student, teacher)
@@ -195,7 +193,7 @@ def test_long_texts_are_read_further_than_before() -> None:
     assert read(1_200, 512, 512) == 512, "never fewer than before"
 
 
-def test_of_very_many_texts_some_are_drawn(student: Path) -> None:
+def test_of_very_many_texts_some_are_drawn(student: Path):
     """As many as can be trained on one and a half times."""
     for most in (2_000, 150):
         spec = adapted(student, 50_000, 200, most)
@@ -207,9 +205,7 @@ def test_of_very_many_texts_some_are_drawn(student: Path) -> None:
     assert few.limit is None and few.passages is None, "all are taken"
 
 
-def test_little_time_means_few_texts(
-    world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_little_time_means_few_texts(world: World, student: Path, tmp_path, monkeypatch):
     """A teacher that takes a second for a text; with --steps the time does not count."""
     session = Session(data=documents(tmp_path / "data"))
     source = bundle_run.open_finished(str(student), "test")
@@ -227,8 +223,8 @@ def test_little_time_means_few_texts(
 
 
 def test_what_training_does_not_better_is_exported_as_it_was(
-    world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    world: World, student: Path, tmp_path, monkeypatch
+):
     monkeypatch.setattr(judge, "RESOLUTION", 1.0)  # nothing is so much better
     teacher = recipe.Teacher(model=str(world.teacher))
     request = adapting.Request(
@@ -240,7 +236,7 @@ def test_what_training_does_not_better_is_exported_as_it_was(
     assert np.min(np.sum(start * kept, 1)) > 0.99
 
 
-def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:
+def test_wrapped_lines_are_told_from_texts(tmp_path):
     draw = random.Random(0)
     words = " ".join(draw.choice(sentences(300)) for _ in range(300)).split()
     lines = [" ".join(words[n : n + 8]) for n in range(0, len(words), 8)]
@@ -260,7 +256,7 @@ def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:
     assert texts.word_counts(sentences(100)).mean() == mean
 
 
-def test_too_few_texts_are_refused(student: Path, tmp_path: Path) -> None:
+def test_too_few_texts_are_refused(student: Path, tmp_path):
     (tmp_path / "own.txt").write_text("\n".join(sentences(10)) + "\n")
     with pytest.raises(UserError) as raised:
         adapting.adapt(
@@ -271,7 +267,7 @@ def test_too_few_texts_are_refused(student: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists() and not (tmp_path / "b").exists()
 
 
-def test_an_unfinished_run_is_seen_before_anything_is_read(student: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_seen_before_anything_is_read(student: Path, tmp_path):
     request = adapting.Request(str(student), ["none.txt"], tmp_path / "b", tmp_path / "runs")
     with pytest.raises(UserError, match=r"runs/b.partial: nothing to resume; leave --resume out"):
         adapting.adapt(request, Session(data=tmp_path), resume=True)
@@ -284,7 +280,7 @@ def test_an_unfinished_run_is_seen_before_anything_is_read(student: Path, tmp_pa
         adapting.adapt(request, Session(data=tmp_path))
 
 
-def test_an_unknown_student_lists_those_that_ship(tmp_path: Path) -> None:
+def test_an_unknown_student_lists_those_that_ship(tmp_path):
     result = CliRunner().invoke(cli.app, ["adapt", "nanno", "--texts", "*.txt", "--out", str(tmp_path / "b")])
     assert result.exit_code != 0 and isinstance(result.exception, UserError)
     assert "nano" in str(result.exception) and all(
@@ -292,14 +288,14 @@ def test_an_unknown_student_lists_those_that_ship(tmp_path: Path) -> None:
     )
 
 
-def clicks(data: Path, count: int = 60) -> None:
+def clicks(data: Path, count: int = 60):
     """A query for each document: two of its words in the middle."""
     texts_of = (data / "own.txt").read_text(encoding="utf-8").splitlines()[:count]
     rows = [json.dumps({"q": " ".join(text.split()[6:11]), "answer": text}) for text in texts_of]
     (data / "clicks.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
-def test_pairs_are_trained_on_and_held_out_by_query(world: World, student: Path, tmp_path: Path) -> None:
+def test_pairs_are_trained_on_and_held_out_by_query(world: World, student: Path, tmp_path):
     data = documents(tmp_path / "data")
     clicks(data)
     teacher = recipe.Teacher(model=str(world.teacher))
@@ -343,8 +339,8 @@ OPTIONS = "--query-column and --text-column"
     ],
 )
 def test_pairs_that_teach_nothing_are_refused(
-    world: World, student: Path, tmp_path: Path, rows: list[str], fact: str
-) -> None:
+    world: World, student: Path, tmp_path, rows: list[str], fact: str
+):
     data = documents(tmp_path / "data")
     (data / "p.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     request = adapting.Request(

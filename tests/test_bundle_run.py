@@ -28,7 +28,7 @@ PLACE = "student.weights"
 TEXTS = [*sentences(30, seed=4), "", " ".join(sentences(9, seed=5))]
 
 
-def _small_bias(student: Any) -> None:
+def _small_bias(student: Any):
     """A large bias of the head would make all texts alike."""
     if student.head.bias is not None:
         student.head.bias.data *= 0.01
@@ -57,7 +57,7 @@ def embedded(opened: run.Run) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["bert", "bilstm", "static"])
-def test_it_embeds_as_the_bundle_and_as_its_run(made: Path, kind: str) -> None:
+def test_it_embeds_as_the_bundle_and_as_its_run(made: Path, kind: str):
     opened = bundle_run.open_finished(str(made / kind), PLACE)
     assert isinstance(opened, bundle_run.BundleRun) and opened.precision == "fp32"
     original = run.open_run(made / f"run-{kind}")
@@ -75,7 +75,7 @@ def test_it_embeds_as_the_bundle_and_as_its_run(made: Path, kind: str) -> None:
     assert (rows @ rows.T)[~np.eye(len(rows), dtype=bool)].min() < 0.99
 
 
-def test_a_precision_can_be_named(made: Path) -> None:
+def test_a_precision_can_be_named(made: Path):
     opened = bundle_run.open_finished(f"{made / 'bert'}:int8", PLACE)
     sha256 = files.sha256_file(made / "bert" / "onnx" / "model_quantized.onnx")
     assert opened.origin == {"bundle": "bert", "precision": "int8", "sha256": sha256}
@@ -83,7 +83,7 @@ def test_a_precision_can_be_named(made: Path) -> None:
     assert 0.999 < cosines.mean() < 0.999999
 
 
-def test_the_shipped_one_comes_back_from_8_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_one_comes_back_from_8_bits(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = json.loads((files.shipped("bundle")["nano"].parent / "parity.json").read_text(encoding="utf-8"))[
         "texts"
@@ -101,7 +101,7 @@ def problem(name: str) -> str:
     return str(caught.value)
 
 
-def test_a_name_that_is_nothing() -> None:
+def test_a_name_that_is_nothing():
     way_out = "or give the folder of a bundle or a run"
     assert (
         problem("nanno")
@@ -110,7 +110,7 @@ def test_a_name_that_is_nothing() -> None:
     )
 
 
-def test_a_folder_that_is_neither_a_bundle_nor_a_run(tmp_path: Path) -> None:
+def test_a_folder_that_is_neither_a_bundle_nor_a_run(tmp_path):
     way_out = "a student with a `kind`, such as bert, can start from a model's layers"
     assert (
         problem(str(tmp_path))
@@ -118,7 +118,7 @@ def test_a_folder_that_is_neither_a_bundle_nor_a_run(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_finished_student(made: Path, tmp_path: Path) -> None:
+def test_what_is_no_finished_student(made: Path, tmp_path):
     folder = made / "run-bert"
     unfinished = tmp_path / "y"
     resolve.unfinished_run(unfinished).mkdir()
@@ -145,12 +145,12 @@ def test_what_is_no_finished_student(made: Path, tmp_path: Path) -> None:
         ({"student": {"kind": "bert"}}, "student.head: Field required; " + GET_AGAIN),
     ],
 )
-def test_bundles_that_are_refused(copy: Path, change: dict[str, Any], says: str) -> None:
+def test_bundles_that_are_refused(copy: Path, change: dict[str, Any], says: str):
     rewrite(copy, **change)
     assert says in problem(str(copy))
 
 
-def test_a_bundle_without_its_shape(copy: Path) -> None:
+def test_a_bundle_without_its_shape(copy: Path):
     manifest = files.read_json(copy / "manifest.json")
     del manifest["student"], manifest["digest"]
     files.write_json(copy / "manifest.json", manifest)
@@ -177,14 +177,14 @@ def test_a_bundle_without_its_shape(copy: Path) -> None:
         ),
     ],
 )
-def test_a_strangers_shape(copy: Path, change: Callable[[dict[str, Any]], None], says: str) -> None:
+def test_a_strangers_shape(copy: Path, change: Callable[[dict[str, Any]], None], says: str):
     shape = files.read_json(copy / "manifest.json")["student"]
     change(shape)
     rewrite(copy, student=shape)
     assert says in problem(str(copy))
 
 
-def test_keys_that_could_load_code_are_left_out(copy: Path) -> None:
+def test_keys_that_could_load_code_are_left_out(copy: Path):
     shape = files.read_json(copy / "manifest.json")["student"]
     shape["config"] |= {"attn_implementation": "someone/kernels", "is_decoder": True}
     rewrite(copy, student=shape)
@@ -192,7 +192,7 @@ def test_keys_that_could_load_code_are_left_out(copy: Path) -> None:
     assert not {"attn_implementation", "is_decoder"} & opened.shape["config"].keys()
 
 
-def test_a_graph_that_was_changed_or_traced(copy: Path) -> None:
+def test_a_graph_that_was_changed_or_traced(copy: Path):
     path = copy / "onnx" / "model.onnx"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert "changed since export" in problem(str(copy))
@@ -209,7 +209,7 @@ def test_a_graph_that_was_changed_or_traced(copy: Path) -> None:
     assert "so its weights cannot be read back; give the run it was exported from" in problem(str(copy))
 
 
-def test_a_tokenizer_config_is_checked_and_read_for_its_tokens_alone(copy: Path) -> None:
+def test_a_tokenizer_config_is_checked_and_read_for_its_tokens_alone(copy: Path):
     config = files.read_json(copy / "tokenizer_config.json")
     rewrite(copy, "tokenizer_config.json", auto_map={"AutoTokenizer": ["x.Y", None]}, tokenizer_class="Z")
     assert bundle_run.open_finished(str(copy), PLACE).tokenizer().pad_token == config["pad_token"] == "[PAD]"

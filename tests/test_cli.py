@@ -93,7 +93,7 @@ def last(done: Done | subprocess.CompletedProcess[str]) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_every_command_has_help_with_an_example() -> None:
+def test_every_command_has_help_with_an_example():
     from typer.testing import CliRunner
 
     runner = CliRunner()
@@ -110,7 +110,7 @@ def test_every_command_has_help_with_an_example() -> None:
         assert " None" not in shown.output.partition("Options:")[2].partition("Example:")[0]
 
 
-def test_the_search_of_the_readme_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_of_the_readme_prints_what_it_shows(monkeypatch):
     pytest.importorskip("bm25s")
     monkeypatch.setenv("COLUMNS", "80")
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
@@ -120,7 +120,7 @@ def test_the_search_of_the_readme_prints_what_it_shows(monkeypatch: pytest.Monke
     assert f"```text\n{done.stdout}```" in "\n".join(lines)
 
 
-def test_the_python_of_the_readme_prints_what_it_shows(tmp_path: Path) -> None:
+def test_the_python_of_the_readme_prints_what_it_shows(tmp_path):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
@@ -128,7 +128,7 @@ def test_the_python_of_the_readme_prints_what_it_shows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_the_list_of_commands_is_not_cut(width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_list_of_commands_is_not_cut(width: int, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", str(width))
     listed = in_a_process("--help", folder=tmp_path).stdout.partition("Commands:\n")[2].split("\n\n")[0]
     lines = listed.splitlines()
@@ -136,7 +136,7 @@ def test_the_list_of_commands_is_not_cut(width: int, monkeypatch: pytest.MonkeyP
     assert all(line.endswith(".") and "..." not in line for line in lines)
 
 
-def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
+def test_from_recipe_to_embeddings(world: World, tmp_path):
     """check, train, export, verify, embed: each command reads what the one before it wrote."""
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(json.dumps(world.recipe()), encoding="utf-8")
@@ -194,7 +194,7 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     assert "tokenizer.json" in str(last(broken)["error"])
 
 
-def test_what_the_user_can_fix_is_exit_2_and_one_line(tmp_path: Path) -> None:
+def test_what_the_user_can_fix_is_exit_2_and_one_line(tmp_path):
     done = in_a_process("train", "no-such-recipe", "--json", folder=tmp_path)
     assert done.returncode == 2
     assert "no recipe 'no-such-recipe'" in done.stderr
@@ -206,7 +206,7 @@ def test_what_the_user_can_fix_is_exit_2_and_one_line(tmp_path: Path) -> None:
     assert call("train", folder=tmp_path).returncode == 2
 
 
-def test_embed_writes_a_file_and_logs_it(tmp_path: Path) -> None:
+def test_embed_writes_a_file_and_logs_it(tmp_path):
     (tmp_path / "q.csv").write_text("id,question\n1,how do I reset it?\n2,where is it?\n", encoding="utf-8")
     arguments = [
         "embed",
@@ -238,7 +238,7 @@ def test_embed_writes_a_file_and_logs_it(tmp_path: Path) -> None:
     )
 
 
-def test_embed_of_an_empty_input(tmp_path: Path) -> None:
+def test_embed_of_an_empty_input(tmp_path):
     for file in ("/dev/null", "-"):
         done = call("embed", "nano", file, folder=tmp_path)
         line = f"{file}: no text found; give another file\n"
@@ -247,7 +247,7 @@ def test_embed_of_an_empty_input(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
-def test_a_number_outside_its_range_is_named(tmp_path: Path) -> None:
+def test_a_number_outside_its_range_is_named(tmp_path):
     for command in typer.main.get_command(app).commands.values():  # type: ignore[attr-defined]
         for option in command.params:
             if option.type_descriptor.annotation in (int, float) and "--help" not in option.opts:
@@ -280,13 +280,13 @@ def test_a_number_outside_its_range_is_named(tmp_path: Path) -> None:
         ("--versoin", "edgedistill: No such option: --versoin (Possible options: --version)"),
     ],
 )
-def test_what_strangers_try_is_answered_with_a_way_out(tmp_path: Path, arguments: str, line: str) -> None:
+def test_what_strangers_try_is_answered_with_a_way_out(tmp_path, arguments: str, line: str):
     done = call(*arguments.split(), "--json", folder=tmp_path)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1) and done.stderr.startswith(line)
     assert last(done)["error"] == done.stderr.strip()  # type: ignore[index, call-overload]
 
 
-def test_students_lists_what_ships(tmp_path: Path) -> None:
+def test_students_lists_what_ships(tmp_path):
     found = last(call("students", "--json", folder=tmp_path))["students"]
     assert found == edgedistill.shipped() and {Path(each["folder"]).name for each in found} == set(
         files.shipped("bundle")
@@ -301,7 +301,7 @@ def test_students_lists_what_ships(tmp_path: Path) -> None:
         assert beside[0].startswith(f"[`{name}`]") and beside[2:6] == [tokens, size, sts, search]
 
 
-def test_status_says_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_says_what_is_here(tmp_path, monkeypatch):
     (tmp_path / "cache" / "search").mkdir(parents=True)
     (tmp_path / "cache" / "search" / "a.npy").write_bytes(bytes(2_000_000))
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
@@ -313,7 +313,7 @@ def test_status_says_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert first in " ".join(shown.split()) and shown.splitlines()[-1].split() == ["search", "2.0", "MB"]
 
 
-def test_help_by_its_other_names(tmp_path: Path) -> None:
+def test_help_by_its_other_names(tmp_path):
     whole, of_search = (call(*each, "--help", folder=tmp_path).stdout for each in ([], ["search"]))
     for other in (["help"], ["-h"], []):
         assert call(*other, folder=tmp_path) == Done(0, whole, "")
@@ -323,7 +323,7 @@ def test_help_by_its_other_names(tmp_path: Path) -> None:
     assert usage.startswith("Usage: edgedistill search [OPTIONS] ")
 
 
-def test_a_recipe_is_read_from_a_pipe(world: World, tmp_path: Path) -> None:
+def test_a_recipe_is_read_from_a_pipe(world: World, tmp_path):
     pipe, content = tmp_path / "pipe", json.dumps(world.recipe())
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=(content,))
@@ -333,7 +333,7 @@ def test_a_recipe_is_read_from_a_pipe(world: World, tmp_path: Path) -> None:
     assert done.returncode == 0 and last(done)["recipes"][0]["name"] == "tiny"  # type: ignore[index]
 
 
-def test_recipes_lists_and_prints(tmp_path: Path) -> None:
+def test_recipes_lists_and_prints(tmp_path):
     listed = call("recipes", "--json", folder=tmp_path)
     names = [r["name"] for r in last(listed)["recipes"]]  # type: ignore[union-attr, index]
     assert "bert-2x128" in names
@@ -351,7 +351,7 @@ def test_recipes_lists_and_prints(tmp_path: Path) -> None:
         ("serve nano", "uvicorn", "server"),
     ],
 )
-def test_a_missing_extra_is_named(tmp_path: Path, command: str, module: str, extra: str) -> None:
+def test_a_missing_extra_is_named(tmp_path, command: str, module: str, extra: str):
     missing = f"raise ModuleNotFoundError(\"No module named '{module}'\", name='{module}')\n"
     (tmp_path / f"{module}.py").write_text(missing, encoding="utf-8")
     code = (
@@ -373,9 +373,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, command: str, module: str, ext
     assert done.stderr.startswith(f"edgedistill {command.split()[0]} ") and fact in done.stderr
 
 
-def test_json_prints_its_object_however_the_command_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_prints_its_object_however_the_command_ends(tmp_path, monkeypatch):
     done = call("check", "--json", "--bad", folder=tmp_path)
     assert done.returncode == 2 and done.stderr.startswith("edgedistill check: No such option: --bad")
     assert last(done) == {"error": done.stderr.strip(), "problems": [done.stderr.strip()]}
@@ -385,10 +383,8 @@ def test_json_prints_its_object_however_the_command_ends(
     assert done.stderr.splitlines() == ["interrupted"]
 
 
-def test_an_interrupted_training_says_so_once(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(spec: object, out: Path, *rest: object) -> None:
+def test_an_interrupted_training_says_so_once(world: World, tmp_path, monkeypatch):
+    def interrupt(spec: object, out: Path, *rest: object):
         out.with_name(f"{out.name}.partial").mkdir(parents=True)
         raise KeyboardInterrupt
 
@@ -400,7 +396,7 @@ def test_an_interrupted_training_says_so_once(
     assert (done.returncode, done.stderr.splitlines()) == (130, lines)
 
 
-def test_a_wrong_name_is_answered_with_the_nearest_and_the_others(tmp_path: Path) -> None:
+def test_a_wrong_name_is_answered_with_the_nearest_and_the_others(tmp_path):
     done = call("recipes", "bert2-128", folder=tmp_path)
     assert done.returncode == 2
     others = len(files.shipped("recipe")) - 5
@@ -414,7 +410,7 @@ def test_a_wrong_name_is_answered_with_the_nearest_and_the_others(tmp_path: Path
     )
 
 
-def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path: Path) -> None:
+def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path):
     recipe = tmp_path / "r.json"
     changes = {
         "rows": {"files": ["none-*.txt"], "exclude": ["no/*.tsv"]},
@@ -445,7 +441,7 @@ def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path
     assert "no such folder" in call("train", recipe, "--data", tmp_path / "nodir", folder=tmp_path).stderr
 
 
-def test_a_finished_run_is_left_as_it_is(world: World, tmp_path: Path) -> None:
+def test_a_finished_run_is_left_as_it_is(world: World, tmp_path):
     recipe = tmp_path / "r.json"
     recipe.write_text(json.dumps(world.recipe()), encoding="utf-8")
     call("train", recipe, folder=tmp_path, data=world.data)
@@ -460,11 +456,11 @@ def test_a_finished_run_is_left_as_it_is(world: World, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.strip()) == (2, message)
 
 
-def test_version(tmp_path: Path) -> None:
+def test_version(tmp_path):
     assert call("--version", folder=tmp_path).stdout.strip() == edgedistill.__version__
 
 
-def test_a_pair_of_encoders(world: World, tmp_path: Path) -> None:
+def test_a_pair_of_encoders(world: World, tmp_path):
     """Export, verify and embed by role; what a pair does not do raises with the way out."""
     asked = ("export", world.teacher, "--documents", world.teacher, "--precision", "fp32")
     without = call(*asked, folder=tmp_path)

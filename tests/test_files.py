@@ -29,7 +29,7 @@ def no_file_over(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def as_numpy(path: Path) -> None:
+def as_numpy(path: Path):
     with path.open("wb") as file:
         np.save(file, np.zeros(50_000, np.float16))
 
@@ -45,8 +45,8 @@ WRITERS: list[Callable[[Path], object]] = [
 @pytest.mark.parametrize("write", WRITERS, ids=["bytes", "numpy", "safetensors", "tokenizers"])
 @pytest.mark.parametrize("new", [files.new_file, files.new_folder])
 def test_a_full_disk_is_a_user_error_and_leaves_nothing(
-    new: Callable, write: Callable[[Path], object], tmp_path: Path
-) -> None:
+    new: Callable, write: Callable[[Path], object], tmp_path
+):
     message = (
         "was not written: (no space left on the device|a file larger than is allowed there); free some "
         "space, or choose another place"
@@ -60,7 +60,7 @@ def test_a_full_disk_is_a_user_error_and_leaves_nothing(
     assert [each.name for each in tmp_path.iterdir()] == ["x"]
 
 
-def test_folders_that_were_made_for_nothing_are_deleted(tmp_path: Path) -> None:
+def test_folders_that_were_made_for_nothing_are_deleted(tmp_path):
     (tmp_path / "kept").mkdir()
     path = tmp_path / "kept" / "new" / "below" / "x"
     with pytest.raises(FileNotFoundError), files.new_file(path) as temporary:
@@ -72,7 +72,7 @@ def test_folders_that_were_made_for_nothing_are_deleted(tmp_path: Path) -> None:
     assert path.read_text() == "x" and [each.name for each in path.parent.iterdir()] == ["x"]
 
 
-def test_other_errors_are_not_changed(tmp_path: Path) -> None:
+def test_other_errors_are_not_changed(tmp_path):
     with pytest.raises(FileNotFoundError), files.new_file(tmp_path / "x"):
         (tmp_path / "nowhere").read_bytes()
     with pytest.raises(Exception, match="os error 2"), files.new_folder(tmp_path / "y"):
@@ -80,7 +80,7 @@ def test_other_errors_are_not_changed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_two_processes_that_write_the_same_folder_at_once(tmp_path: Path) -> None:
+def test_two_processes_that_write_the_same_folder_at_once(tmp_path):
     """The other folder appears meanwhile: the last one wins, complete, and nothing else is left."""
     path = tmp_path / "same"
     with files.new_folder(path) as folder:
@@ -93,7 +93,7 @@ def test_two_processes_that_write_the_same_folder_at_once(tmp_path: Path) -> Non
     assert [each.name for each in tmp_path.iterdir()] == ["same"]
 
 
-def test_json_is_read_with_a_byte_order_mark(tmp_path: Path) -> None:
+def test_json_is_read_with_a_byte_order_mark(tmp_path):
     (tmp_path / "x.json").write_bytes(b'\xef\xbb\xbf{"a": "\xc3\xa9"}')
     assert files.read_json_object(tmp_path / "x.json") == {"a": "é"}
 
@@ -116,21 +116,21 @@ def test_json_is_read_with_a_byte_order_mark(tmp_path: Path) -> None:
         (b"[1, 2]", "not a JSON object"),
     ],
 )
-def test_a_file_without_json_is_a_user_error(content: bytes, fact: str, tmp_path: Path) -> None:
+def test_a_file_without_json_is_a_user_error(content: bytes, fact: str, tmp_path):
     (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(UserError) as raised:
         files.read_json_object(tmp_path / "x.json", "copy it again")
     assert raised.value.problems == (f"{tmp_path / 'x.json'}: {fact}; copy it again",)
 
 
-def test_a_huge_file_is_not_read_as_json(tmp_path: Path) -> None:
+def test_a_huge_file_is_not_read_as_json(tmp_path):
     with (tmp_path / "x.json").open("wb") as file:
         file.truncate(200_000_000_000)
     with pytest.raises(UserError, match="above 1073741824 bytes; get or write the file again"):
         files.read_json(tmp_path / "x.json")
 
 
-def test_json_never_holds_a_number_that_json_has_no_name_for(tmp_path: Path) -> None:
+def test_json_never_holds_a_number_that_json_has_no_name_for(tmp_path):
     nan, inf = float("nan"), float("inf")
     files.write_json(
         tmp_path / "x.json", {"a": [1.5, nan, (inf, {"b": -inf})], "c": np.float64("nan"), "d": "NaN"}
@@ -142,7 +142,7 @@ def test_json_never_holds_a_number_that_json_has_no_name_for(tmp_path: Path) -> 
     }
 
 
-def test_a_folder_is_hashed_once_until_a_file_in_it_changes(tmp_path: Path) -> None:
+def test_a_folder_is_hashed_once_until_a_file_in_it_changes(tmp_path):
     (tmp_path / "weights.bin").write_bytes(b"one")
     before, read = files.sha256_folder(tmp_path), files._sha256.cache_info().misses
     assert files.sha256_folder(tmp_path) == before and files._sha256.cache_info().misses == read

@@ -28,9 +28,7 @@ def tree(folder: Path, contents: dict[str, str]) -> Path:
         ("4:cpu:/gone\n", {}, None),
     ],
 )
-def test_the_quota_of_control_groups(
-    tmp_path: Path, own: str, contents: dict[str, str], expected: float | None
-) -> None:
+def test_the_quota_of_control_groups(tmp_path, own: str, contents: dict[str, str], expected: float | None):
     groups = tree(tmp_path / "groups", contents)
     (tmp_path / "own").write_text(own)
     assert min(machine.quotas(groups, tmp_path / "own"), default=None) == expected
@@ -39,13 +37,13 @@ def test_the_quota_of_control_groups(
     assert found == (all_of_them if expected is None else max(1, min(all_of_them, int(expected))))
 
 
-def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, output: str, code: int = 0) -> None:
+def nvidia_smi(folder: Path, monkeypatch, output: str, code: int = 0):
     (folder / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{output}'\nexit {code}\n")
     (folder / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_the_gpu_of_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_of_a_report(tmp_path, monkeypatch):
     l4, t4 = "NVIDIA L4, 23034 MiB, 570.86\\n", "NVIDIA T4, 15360 MiB, 570.86\\n"
     for listed in (l4, l4 + l4):
         nvidia_smi(tmp_path, monkeypatch, listed)
@@ -56,13 +54,11 @@ def test_the_gpu_of_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("output", "code"), [("", 0), ("No devices were found\\n", 0), ("", 6)])
-def test_no_gpu_is_described_where_nvidia_smi_lists_none(
-    output: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_gpu_is_described_where_nvidia_smi_lists_none(output: str, code: int, tmp_path, monkeypatch):
     nvidia_smi(tmp_path, monkeypatch, output, code)
     assert machine.gpu() is None
 
 
-def test_no_gpu_is_described_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpu_is_described_without_nvidia_smi(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine.gpu() is None

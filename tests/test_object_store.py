@@ -35,7 +35,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     system.rm("/", recursive=True)
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def machine(monkeypatch, folder: Path):
     """From here on, another machine: nothing of the store is here."""
     monkeypatch.setenv("HOME", str(folder))
 
@@ -55,7 +55,7 @@ def texts_at(*patterns: str) -> list[list[str]]:
     return [list(readers.texts_in(path)) for path in paths]
 
 
-def test_texts_are_read_where_they_are(store: Any, tmp_path: Path) -> None:
+def test_texts_are_read_where_they_are(store: Any, tmp_path):
     """In chunks; by their addresses, patterns and folders, whatever their type."""
     lines, packed = sentences(60), tmp_path / "texts.parquet"
     parquet.write_table(arrow.table({"text": lines}), packed, row_group_size=7)
@@ -86,13 +86,11 @@ def test_texts_are_read_where_they_are(store: Any, tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(monkeypatch):
     monkeypatch.setattr(object_store, "CHUNK", 100)
 
 
-def test_a_file_that_is_cut_off_or_changes_while_it_is_read_is_refused(
-    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_cut_off_or_changes_while_it_is_read_is_refused(store: Any, tmp_path, monkeypatch):
     address, lines = "memory://bucket/texts.txt", sentences(60)
     store.pipe_file("/bucket/texts.txt", "\n".join(lines).encode())
     [path] = file_patterns.matching_files([address], None, "--texts")
@@ -119,8 +117,8 @@ def test_a_file_that_is_cut_off_or_changes_while_it_is_read_is_refused(
 
 
 def test_a_run_and_its_cache_in_a_store_are_those_written_here(
-    world: World, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    world: World, store: Any, tmp_path, monkeypatch
+):
     monkeypatch.setattr(corpus, "SHARD", 128)  # four of the 440 texts
     store.pipe_file("/bucket/texts.txt", (world.data / "texts.txt").read_bytes())
     path = written(world, tmp_path, rows={"files": ["memory://bucket/texts.txt"], "held_out": 40})
@@ -152,9 +150,7 @@ def test_a_run_and_its_cache_in_a_store_are_those_written_here(
     invoke("train", path, "--out", out, "--resume")
 
 
-def test_what_was_not_uploaded_whole_is_not_there(
-    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_not_uploaded_whole_is_not_there(store: Any, tmp_path, monkeypatch):
     """As a kill leaves it: files, and no mark; and an earlier run's mark goes before its files do."""
     place = object_store.place_of("memory://bucket/run")
     for name, text in (("run.json", "old"), ("a/weights", "old")):
@@ -165,7 +161,7 @@ def test_what_was_not_uploaded_whole_is_not_there(
         (place / name).write_text("new")
     put = type(store).put_file
 
-    def failing(self: Any, local: str, path: str) -> None:
+    def failing(self: Any, local: str, path: str):
         raise ConnectionResetError("cut")
 
     monkeypatch.setattr(type(store), "put_file", failing)
@@ -190,13 +186,13 @@ def test_what_was_not_uploaded_whole_is_not_there(
         ("gs://bucket/a.txt", "in your clone of edgedistill: pip install '.[remote]'"),
     ],
 )
-def test_addresses_of_no_texts_are_refused_by_name(store: Any, address: str, says: str) -> None:
+def test_addresses_of_no_texts_are_refused_by_name(store: Any, address: str, says: str):
     with pytest.raises(UserError) as refused:
         file_patterns.matching_files([address], None, "--texts")
     assert says in str(refused.value)
 
 
-def test_a_name_that_leaves_its_folder_is_refused(store: Any, tmp_path: Path) -> None:
+def test_a_name_that_leaves_its_folder_is_refused(store: Any, tmp_path):
     for name in ("memory://bucket/../../x", "memory://", "memory://a//b"):
         with pytest.raises(UserError, match="not the address of a file or folder"):
             object_store.place_of(name)

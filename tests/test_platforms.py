@@ -42,14 +42,14 @@ def run(folder: Path, *arguments: str, code: str = WITHOUT, **env: str) -> subpr
         ["bench", "micro", "--quick", "--threads", "1", "--suite", "sts-small"],
     ],
 )
-def test_commands_run_without_what_some_systems_lack(tmp_path: Path, arguments: list[str]) -> None:
+def test_commands_run_without_what_some_systems_lack(tmp_path, arguments: list[str]):
     """Those without torch, which asks Linux for some of it."""
     (tmp_path / "texts.txt").write_text(TEXT, encoding="utf-8")
     done = run(tmp_path, *arguments)
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_a_measurement_asks_the_system_for_nothing_that_it_lacks(tmp_path: Path) -> None:
+def test_a_measurement_asks_the_system_for_nothing_that_it_lacks(tmp_path):
     ask = "from edgedistill import machine; machine.here(); machine.pressure(); machine.peak_rss_bytes()"
     server = "from edgedistill.serving import server; server.allow_many_connections()"
     code = WITHOUT.partition("from edgedistill")[0] + f"{ask}\n{server}"
@@ -59,9 +59,7 @@ def test_a_measurement_asks_the_system_for_nothing_that_it_lacks(tmp_path: Path)
 
 @pytest.mark.parametrize("json_too", [False, True])
 @pytest.mark.parametrize("command", ["embed", "search"])
-def test_what_is_redirected_is_utf8_whatever_the_console(
-    tmp_path: Path, command: str, json_too: bool
-) -> None:
+def test_what_is_redirected_is_utf8_whatever_the_console(tmp_path, command: str, json_too: bool):
     (tmp_path / "texts.txt").write_text(TEXT, encoding="utf-8")
     arguments = [command, "micro", "texts.txt", *(["when?"] if command == "search" else [])]
     arguments += ["--json"] if json_too and command == "search" else []

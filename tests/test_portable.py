@@ -16,7 +16,7 @@ from edgedistill.recipe.students import Student
 from tests.conftest import World, sentences
 
 
-def run(*arguments: str) -> None:
+def run(*arguments: str):
     result = CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
 
@@ -27,9 +27,7 @@ def naming(folder: Path, machine: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in found]
 
 
-def test_what_is_made_names_no_folder_of_its_machine(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_made_names_no_folder_of_its_machine(world: World, tmp_path, monkeypatch):
     work, own = tmp_path / "work", tmp_path / "own"
     own.mkdir()
     work.mkdir()
@@ -75,12 +73,12 @@ def test_what_is_made_names_no_folder_of_its_machine(
         ("packaged:all-MiniLM-L6-v2", "packaged:all-MiniLM-L6-v2"),
     ],
 )
-def test_the_name_that_is_recorded(name: str, recorded: str) -> None:
+def test_the_name_that_is_recorded(name: str, recorded: str):
     assert files.portable(name) == recorded
 
 
 @pytest.mark.parametrize("name", ["teacher", "assistant", "random"])
-def test_a_folder_named_as_a_keyword_stays_a_folder(tmp_path: Path, name: str) -> None:
+def test_a_folder_named_as_a_keyword_stays_a_folder(tmp_path, name: str):
     student = {"kind": "bert", "weights": str(tmp_path / name), "tokenizer": name}
     kept = TypeAdapter(Student).validate_python(student).model_dump(mode="json")
     assert (kept["weights"], kept["tokenizer"]) == (f"./{name}", name)

@@ -52,7 +52,7 @@ def armed(world: World, tmp_path: Path) -> tuple[Path, Path]:
     return folder, marker
 
 
-def attempt(function: Callable[[], Any]) -> None:
+def attempt(function: Callable[[], Any]):
     """Open or refuse: both are right, as long as no code ran."""
     try:
         function()
@@ -64,9 +64,7 @@ def attempt(function: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("way", ["teacher", "weights", "tokenizer", "export", "run", "trim"])
-def test_the_code_of_a_model_does_not_run(
-    way: str, armed: tuple[Path, Path], world: World, tmp_path: Path
-) -> None:
+def test_the_code_of_a_model_does_not_run(way: str, armed: tuple[Path, Path], world: World, tmp_path):
     folder, marker = armed
     session = Session(data=world.data)
     student = {"kind": "bert", "width": 16, "heads": 2, "layers": 1}
@@ -107,21 +105,21 @@ def test_the_code_of_a_model_does_not_run(
     assert not marker.exists()
 
 
-def test_it_runs_where_the_command_says_so(armed: tuple[Path, Path]) -> None:
+def test_it_runs_where_the_command_says_so(armed: tuple[Path, Path]):
     folder, marker = armed
     attempt(lambda: TeacherEncoder(recipe.Teacher(model=str(folder)), remote_code=True))
     assert marker.exists(), "otherwise the tests above prove nothing"
 
 
 @pytest.mark.parametrize("key", ["teacher", "assistant"])
-def test_no_recipe_can_allow_it(key: str, world: World) -> None:
+def test_no_recipe_can_allow_it(key: str, world: World):
     section = {"model": str(world.teacher), "trust_remote_code": True}
     with pytest.raises(UserError, match=rf"{key}.trust_remote_code: no key 'trust_remote_code'"):
         recipe.parse(world.recipe(**{key: section}), "x")
 
 
 @pytest.mark.parametrize("command", ["check", "train", "adapt", "fit", "export"])
-def test_the_commands_that_open_models_offer_the_option(command: str) -> None:
+def test_the_commands_that_open_models_offer_the_option(command: str):
     assert "--trust-remote-code" in CliRunner().invoke(cli.app, [command, "--help"]).output
 
 
@@ -148,8 +146,8 @@ def bundle(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("model", FOREIGN)
 @pytest.mark.parametrize("flags", [[], ["--trust-remote-code"]])
 def test_adapt_opens_no_model_that_a_bundle_names(
-    model: str, flags: list[str], bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    model: str, flags: list[str], bundle: Path, tmp_path, monkeypatch
+):
     folder = hostile(tmp_path / "b", bundle, model=model, revision="main")
     (tmp_path / "own.txt").write_text("\n".join(sentences(80)))
     monkeypatch.chdir(tmp_path)
@@ -164,7 +162,7 @@ def test_adapt_opens_no_model_that_a_bundle_names(
     assert not (tmp_path / "mine").exists()
 
 
-def test_the_teacher_asked_for_keeps_the_recorded_pooling_and_prompt() -> None:
+def test_the_teacher_asked_for_keeps_the_recorded_pooling_and_prompt():
     described = {"model": "owner/name", "revision": "a", "pooling": "cls", "prompt": "query: "}
     spec = recipe.parse({"name": "x", "teacher": described, "student": {"kind": "teacher"}}, "x")
     same = recorded.teacher(spec, recipe.Teacher(model="owner/name", revision="b"), "x")
@@ -186,7 +184,7 @@ def test_the_teacher_asked_for_keeps_the_recorded_pooling_and_prompt() -> None:
         {"dataset": "o/n", "revision": "m", "test": "t"},
     ],
 )
-def test_bench_scores_no_task_outside_it(task: dict[str, Any], world: World) -> None:
+def test_bench_scores_no_task_outside_it(task: dict[str, Any], world: World):
     rows = {**task, "columns": ["text"], "label": "label", "dev_rows": 2}
     stage = {"name": "task", "kind": "finetune", "rows": rows, "epochs": 1}
     text = recipe.dump(recipe.parse(world.recipe(stages=[stage]), "x"))

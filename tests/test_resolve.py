@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from pathlib import Path
 
 import huggingface_hub
 import pytest
@@ -12,7 +11,7 @@ from edgedistill import resolve
 from edgedistill.errors import UserError
 
 
-def test_what_a_name_is(tmp_path: Path) -> None:
+def test_what_a_name_is(tmp_path):
     for name, file in (
         ("run", "run.json"),
         ("bundle", "manifest.json"),
@@ -42,7 +41,7 @@ def test_what_a_name_is(tmp_path: Path) -> None:
         resolve.model_files(found["bundle"], None, "teacher.model")
 
 
-def test_a_full_disk_is_no_wrong_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_no_wrong_id(monkeypatch):
     def download(*_: object, **__: object) -> str:
         raise OSError(errno.ENOSPC, "No space left on device", "/cache/blob")
 

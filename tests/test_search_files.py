@@ -68,7 +68,7 @@ def session(tmp_path: Path) -> Session:
     return Session(cache_folder=tmp_path / "cache")
 
 
-def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session) -> None:
+def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session):
     logged: list[str] = []
     found = asked(nano, ["docs"], Session(cache_folder=session.cache, log=logged.append), top=99)
     assert {(each["file"], each.get("line")): each["text"] for each in found["results"]} == {
@@ -93,7 +93,7 @@ def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session) -> N
     assert found["results"][0]["line"] == 1 and found["results"][0]["file"] == "docs/page.md"
 
 
-def test_a_pattern_stands_for_all_that_it_names(nano: Bundle, docs: Path, session: Session) -> None:
+def test_a_pattern_stands_for_all_that_it_names(nano: Bundle, docs: Path, session: Session):
     found = asked(nano, ["docs/*"], session, "Where is the invoice?", column="text")
     assert list(found["read"]["skipped"]) == ["docs/binary.txt", "docs/other.tsv", "docs/picture.png"]
     best = found["results"][0]
@@ -102,7 +102,7 @@ def test_a_pattern_stands_for_all_that_it_names(nano: Bundle, docs: Path, sessio
     assert [each["text"] for each in found["results"]] == ["2"] and not found["read"]["skipped"]
 
 
-def test_the_ranking_is_that_of_the_bundle_and_bm25(nano: Bundle, docs: Path, session: Session) -> None:
+def test_the_ranking_is_that_of_the_bundle_and_bm25(nano: Bundle, docs: Path, session: Session):
     paths, question = ["docs/lines.txt", "docs/more/*.txt"], "the train"
     alone = asked(nano, paths, session, question, top=3, weight=0)
     texts = [
@@ -123,9 +123,7 @@ def test_the_ranking_is_that_of_the_bundle_and_bm25(nano: Bundle, docs: Path, se
     )
 
 
-def test_without_the_extra_cosines_decide(
-    nano: Bundle, docs: Path, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_cosines_decide(nano: Bundle, docs: Path, session: Session, monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     found = asked(nano, ["docs/lines.txt"], session, "a cat")
     assert found["results"][0]["text"] == "A cat sleeps." and found["results"][0]["bm25"] == 0
@@ -147,7 +145,7 @@ def test_without_the_extra_cosines_decide(
     ],
     ids=["transcript", "code", "Polish", "Chinese", "abbreviations"],
 )
-def test_every_word_of_a_text_is_read(student: str, text: str) -> None:
+def test_every_word_of_a_text_is_read(student: str, text: str):
     opened = load(student, threads=1)
     parts = opened.passages(text.strip())
     assert len(parts) > 1 and max(opened.token_counts(parts)) <= opened.max_tokens
@@ -155,14 +153,14 @@ def test_every_word_of_a_text_is_read(student: str, text: str) -> None:
     assert not any(part.endswith(("Dr.", "Mr.")) for part in parts)
 
 
-def test_a_heading_stays_with_its_section(nano: Bundle, docs: Path, session: Session) -> None:
+def test_a_heading_stays_with_its_section(nano: Bundle, docs: Path, session: Session):
     (docs / "page.md").write_text("# Refunds\n\n" + "Your money is paid back within nine days. " * 60)
     found = asked(nano, ["docs/page.md"], session, "refunds", top=99)
     (first,) = [hit["text"] for hit in found["results"] if "Refunds" in hit["text"]]
     assert first.startswith("Refunds\nYour money is paid back") and found["texts"] > 1
 
 
-def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, session: Session) -> None:
+def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, session: Session):
     first = asked(nano, ["docs", "docs/*.?sv"], session)
     (docs / "lines.txt").write_text("A dog sleeps.\nThe train leaves at nine.\n")
     (docs / "rows.csv").rename(docs / "moved.csv")
@@ -193,7 +191,7 @@ def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, sessi
 )
 def test_what_is_refused(
     nano: Bundle, docs: Path, session: Session, paths: list[str], question: str, message: str
-) -> None:
+):
     (docs / "empty.txt").write_text("\n\n")
     with pytest.raises(UserError) as caught:
         asked(nano, paths, session, question)
@@ -201,7 +199,7 @@ def test_what_is_refused(
     assert not session.cache.exists()
 
 
-def test_a_pipe_is_refused_by_name(nano: Bundle, session: Session, tmp_path: Path) -> None:
+def test_a_pipe_is_refused_by_name(nano: Bundle, session: Session, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(
         UserError, match="pipe: a pipe, which can be read only once; write what it gives to a file"
@@ -209,7 +207,7 @@ def test_a_pipe_is_refused_by_name(nano: Bundle, session: Session, tmp_path: Pat
         asked(nano, [str(tmp_path / "pipe")], session)
 
 
-def test_every_place_of_a_text_is_shown(nano: Bundle, session: Session, tmp_path: Path) -> None:
+def test_every_place_of_a_text_is_shown(nano: Bundle, session: Session, tmp_path):
     (tmp_path / "a.txt").write_text("A cat sleeps.\n")
     (tmp_path / "b.txt").write_text("A dog.\nA cat sleeps.\n")
     (tmp_path / "c.txt").symlink_to(tmp_path / "a.txt")
@@ -220,9 +218,7 @@ def test_every_place_of_a_text_is_shown(nano: Bundle, session: Session, tmp_path
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.html"])
-def test_the_line_where_a_part_of_a_paragraph_begins(
-    nano: Bundle, session: Session, tmp_path: Path, name: str
-) -> None:
+def test_the_line_where_a_part_of_a_paragraph_begins(nano: Bundle, session: Session, tmp_path, name: str):
     lines = [f"Pump{at} of house{at} is <b>reset{at}</b> by holding{at} green{at}" for at in range(60)]
     lines = [line if name != "a.txt" else re.sub("<.*?>", "", line) for line in lines]
     (tmp_path / name).write_text("A title\n\n" + "\n".join([*lines, "button.", "", "The end."]) + "\n")
@@ -233,9 +229,7 @@ def test_the_line_where_a_part_of_a_paragraph_begins(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_the_vocabulary_lacks_is_counted(
-    nano: Bundle, session: Session, tmp_path: Path, count: int
-) -> None:
+def test_what_the_vocabulary_lacks_is_counted(nano: Bundle, session: Session, tmp_path, count: int):
     """Also where the embeddings come from the cache; what stands between two cells is none of it."""
     texts = [
         "\u0e44\u0e17\u0e22\u0e20\u0e32\u0e29\u0e32\t",
@@ -249,12 +243,12 @@ def test_what_the_vocabulary_lacks_is_counted(
 
 
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0, 1e39])
-def test_a_weight_must_be_a_number(nano: Bundle, docs: Path, session: Session, weight: float) -> None:
+def test_a_weight_must_be_a_number(nano: Bundle, docs: Path, session: Session, weight: float):
     with pytest.raises(UserError, match=f"^--hybrid-weight: {re.escape(str(weight))} is not from 0"):
         search_files.search(nano, search_files.Search([str(docs)], "q", weight=weight), session)
 
 
-def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command(docs: Path, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     told = call("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, folder=tmp_path)
     lines = told.stdout.splitlines()
@@ -292,11 +286,11 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("is *this* it? " * 40, ("nano", ["."], "is *this* it? " * 40)),
     ],
 )
-def test_words_of_the_command_line_in_any_order(docs: Path, line: str, expected: object) -> None:
+def test_words_of_the_command_line_in_any_order(docs: Path, line: str, expected: object):
     assert search_files.arguments(line.split("|")) == expected
 
 
-def test_a_long_text_is_cut_to_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_is_cut_to_three_lines(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     hit = {
         "file": "a.txt",
@@ -312,7 +306,7 @@ def test_a_long_text_is_cut_to_three_lines(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(len(line) <= 60 for line in cut) and cut[2].endswith(" …")
 
 
-def test_a_pair_searches_with_both_encoders(docs: Path, session: Session, tmp_path: Path) -> None:
+def test_a_pair_searches_with_both_encoders(docs: Path, session: Session, tmp_path):
     run = make_run(tmp_path / "run", "static")
     paired(run, run, tmp_path / "pair")
     found = asked(load(tmp_path / "pair"), ["docs/lines.txt"], session, "a cat", weight=0)

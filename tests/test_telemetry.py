@@ -37,7 +37,7 @@ def started(name: str, home: Path | str, tracer: list[str] | None = None) -> sub
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_only_our_cache_appears_in_a_home(name: str, tmp_path: Path) -> None:
+def test_only_our_cache_appears_in_a_home(name: str, tmp_path):
     done = started(name, tmp_path)
     assert done.returncode == 0, done.stderr
     written = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
@@ -45,7 +45,7 @@ def test_only_our_cache_appears_in_a_home(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "search"])  # which writes its cache
-def test_a_home_that_cannot_be_written_is_no_matter(name: str) -> None:
+def test_a_home_that_cannot_be_written_is_no_matter(name: str):
     done = started(name, "/proc/1/nowhere")
     assert done.returncode == 0 and done.stderr in ("", "read 1 file\n")
 
@@ -56,7 +56,7 @@ def looked_up(trace: Path) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_no_address_is_looked_up(tmp_path: Path) -> None:
+def test_no_address_is_looked_up(tmp_path):
     tracer = ["strace", "-f", "-e", NETWORK, "-o", str(tmp_path / "trace")]
     for name in ("load", "embed.py"):
         assert started(name, tmp_path, tracer).returncode == 0
@@ -65,7 +65,7 @@ def test_no_address_is_looked_up(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_no_address_is_looked_up_in_half_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_address_is_looked_up_in_half_a_minute(tmp_path, monkeypatch):
     """onnxruntime sends what it has gathered only after a while."""
     tracer = ["strace", "-f", "-e", NETWORK, "-o", str(tmp_path / "trace")]
     monkeypatch.setitem(PROGRAMS, "load", [sys.executable, "-c", f"{LOAD}; import time; time.sleep(30)"])

@@ -41,7 +41,7 @@ def nodes(*folders: str) -> Iterator[tuple[str, ast.AST]]:
                 yield f"{place}:{getattr(node, 'lineno', 0)}", node
 
 
-def test_nothing_is_unpickled() -> None:
+def test_nothing_is_unpickled():
     """In all that ships, and in bench/."""
     arrays = loads = 0
     for place, node in nodes("edgedistill", "export", "bench", "recipes"):
@@ -78,7 +78,7 @@ def settings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         yield node.target.id, node.value
 
 
-def test_code_of_a_model_runs_by_an_option_alone() -> None:
+def test_code_of_a_model_runs_by_an_option_alone():
     """False everywhere, or what came down from the command line."""
     found = 0
     for place, node in nodes("edgedistill", "export", "bench"):
@@ -89,7 +89,7 @@ def test_code_of_a_model_runs_by_an_option_alone() -> None:
     assert found > 25, "otherwise this finds nothing"
 
 
-def test_actions_are_pinned_to_commits() -> None:
+def test_actions_are_pinned_to_commits():
     text = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
     used = [line.partition("uses:")[2].split() for line in text.splitlines() if "uses:" in line]
     assert used and all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", each[0]) for each in used)
@@ -103,7 +103,7 @@ def pinned(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [".ci/locked.txt", ".ci/release.txt"])
-def test_what_ci_installs_has_hashes(name: str) -> None:
+def test_what_ci_installs_has_hashes(name: str):
     """Each package, and the versions are those of constraints.txt: `make locked`."""
     text = (ROOT / name).read_text(encoding="utf-8")
     locked, constraints = pinned(name), pinned("constraints.txt")
@@ -114,13 +114,13 @@ def test_what_ci_installs_has_hashes(name: str) -> None:
     assert {key: constraints[key] for key in locked if key in constraints}.items() <= locked.items()
 
 
-def test_ci_installs_all_that_it_needs() -> None:
+def test_ci_installs_all_that_it_needs():
     everything = {**pinned(".ci/locked.txt"), **pinned(".ci/release.txt")}
     unused = {"mteb", "ray"}  # no test of CI needs them
     assert set(pinned("constraints.txt")) - set(everything) == unused
 
 
-def test_the_table_of_faults() -> None:
+def test_the_table_of_faults():
     """Is that of the report, and nothing in it went wrong."""
     found = files.read_json(ROOT / "bench" / "reports" / "faults.json")
     assert measured_tables.faults(found) in (ROOT / "SECURITY.md").read_text(encoding="utf-8")
@@ -134,7 +134,7 @@ def test_the_table_of_faults() -> None:
 
 
 @pytest.mark.slow
-def test_two_builds_of_the_wheel_are_the_same_bytes(tmp_path: Path) -> None:
+def test_two_builds_of_the_wheel_are_the_same_bytes(tmp_path):
     pytest.importorskip("hatchling")
     script = "import sys; from hatchling import build; print(build.build_wheel(sys.argv[1]))"
     found = []

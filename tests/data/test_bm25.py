@@ -14,7 +14,7 @@ from edgedistill.errors import UserError
 THREE = ["red apple red", "green apple", "blue stone wall house"]
 
 
-def test_three_texts_by_hand() -> None:
+def test_three_texts_by_hand():
     """Lengths 3, 2, 4, mean 3; red is in one text of three, apple in two."""
     found = bm25.BM25(THREE, "three")
     rare, frequent = log(1 + 2.5 / 1.5), log(1 + 1.5 / 2.5)
@@ -32,7 +32,7 @@ def test_three_texts_by_hand() -> None:
     assert len(found) == 3 and found.language is None
 
 
-def test_scores_are_those_of_the_library() -> None:
+def test_scores_are_those_of_the_library():
     import bm25s
     import Stemmer
 
@@ -55,7 +55,7 @@ def test_scores_are_those_of_the_library() -> None:
     assert scores.tobytes() == bm25.BM25(iter(texts), "texts").scores(queries).tobytes()
 
 
-def test_shares_of_a_query_by_hand() -> None:
+def test_shares_of_a_query_by_hand():
     """BM25 by the idf of all words of the query; a text with one word of three has a tenth of that."""
     found = bm25.BM25(THREE, "three")
     rare, frequent, unknown = log(1 + 2.5 / 1.5), log(1 + 1.5 / 2.5), log(1 + 3.5 / 0.5)
@@ -73,7 +73,7 @@ def test_shares_of_a_query_by_hand() -> None:
     assert found.shares([]).shape == (0, 3)
 
 
-def test_joined_by_hand() -> None:
+def test_joined_by_hand():
     cosines, shares = np.array([[0.1, 0.2, 0.3]], np.float32), np.array([[0.5, 0, 0.25]], np.float32)
     assert bm25.joined(cosines, shares) == pytest.approx(np.array([[0.875, 0, 0.625]]), abs=1e-6)
     assert bm25.joined(cosines, shares, 0) == pytest.approx(np.array([[-0.125, 0, 0.125]]), abs=1e-6)
@@ -97,11 +97,11 @@ def test_joined_by_hand() -> None:
         ("🙂 … --", []),
     ],
 )
-def test_words_of_any_script(text: str, expected: list[str]) -> None:
+def test_words_of_any_script(text: str, expected: list[str]):
     assert bm25.words(text) == expected
 
 
-def test_finds_in_chinese_and_german() -> None:
+def test_finds_in_chinese_and_german():
     chinese = bm25.BM25(["我住在北京市。", "上海是一个城市", "今天天气很好"], "texts")
     assert chinese.language is None
     assert chinese.scores(["北京天气", "上海"]).argsort(axis=1)[:, -1].tolist() == [2, 1]
@@ -114,7 +114,7 @@ def test_finds_in_chinese_and_german() -> None:
 
 
 @pytest.mark.parametrize("texts", [[], ["", "?!"], ["the and of", "is it"]])
-def test_texts_without_words_are_refused(texts: list[str]) -> None:
+def test_texts_without_words_are_refused(texts: list[str]):
     with pytest.raises(UserError) as refused:
         bm25.BM25(texts, "rows.files")
     assert str(refused.value) == (
@@ -122,12 +122,12 @@ def test_texts_without_words_are_refused(texts: list[str]) -> None:
     )
 
 
-def test_a_text_without_words_is_found_by_no_query() -> None:
+def test_a_text_without_words_is_found_by_no_query():
     found = bm25.BM25(["", "red", "…"], "texts")
     assert (found.scores(["red", "…"]) > 0).tolist() == [[False, True, False], [False] * 3]
 
 
-def test_names_the_extra_of_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_the_extra_of_a_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(
         UserError,

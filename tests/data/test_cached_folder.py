@@ -62,7 +62,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("cache", CACHES)
-def test_a_damaged_file_is_named_and_made_again(tmp_path: Path, cache: str) -> None:
+def test_a_damaged_file_is_named_and_made_again(tmp_path, cache: str):
     texts = [f"a text {number}" for number in range(9)]
     (tmp_path / "a.txt").write_text("\n".join(texts))
     (tmp_path / "pairs.tsv").write_text("en\tde\n" + "".join(f"{text}\tein {text}\n" for text in texts))
@@ -87,7 +87,7 @@ def test_a_damaged_file_is_named_and_made_again(tmp_path: Path, cache: str) -> N
     assert not lines and left - {f"{folder.name}.shards"} == {folder.name}
 
 
-def test_a_file_is_hashed_once_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_hashed_once_a_process(tmp_path, monkeypatch):
     """A corpus of gigabytes is opened several times by one command."""
     hashed: list[Path] = []
     sha256 = files.sha256_file
@@ -103,7 +103,7 @@ def test_a_file_is_hashed_once_a_process(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "c" / "a").read_text() == "one"
 
 
-def test_ids_above_the_count_of_tokens_fit(tmp_path: Path) -> None:
+def test_ids_above_the_count_of_tokens_fit(tmp_path):
     """A vocabulary with gaps: three tokens, and an id that 16 bits do not hold."""
     (tmp_path / "a.txt").write_text("a text\na text text\n")
     made = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "text": 70_000}, unk_token="[UNK]"))
@@ -115,10 +115,10 @@ def test_ids_above_the_count_of_tokens_fit(tmp_path: Path) -> None:
     assert found.batch(np.arange(2), 8)[0].tolist() == [[1, 70_000, 0], [1, 70_000, 70_000]]
 
 
-def test_a_folder_that_is_emptied_while_it_is_written(tmp_path: Path) -> None:
+def test_a_folder_that_is_emptied_while_it_is_written(tmp_path):
     """What is written afterwards is not taken for all of it."""
 
-    def write(folder: Path) -> None:
+    def write(folder: Path):
         (folder / "first").write_text("a")
         for path in folder.iterdir():
             path.unlink()

@@ -22,7 +22,7 @@ TEXTS = ["First text.", "Zweiter Text, mit Komma", 'third "quoted" text', "fourt
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
 
 
@@ -65,7 +65,7 @@ Setext
 """
 
 
-def test_markdown_is_read_without_markup(tmp_path: Path) -> None:
+def test_markdown_is_read_without_markup(tmp_path):
     (tmp_path / "a.md").write_text(MARKDOWN, encoding="utf-8")
     wrapped = "A paragraph that is wrapped, with a link and a picture."
     read = all_of(build(tmp_path, "a.md"))
@@ -87,7 +87,7 @@ def test_markdown_is_read_without_markup(tmp_path: Path) -> None:
     ]
 
 
-def test_normalised_and_distinct_but_for_case(tmp_path: Path) -> None:
+def test_normalised_and_distinct_but_for_case(tmp_path):
     (tmp_path / "a.txt").write_text("  a \t b\u00a0c \n\nA B C\n   \nd\n", encoding="utf-8")
     (tmp_path / "b.txt").write_text("D\ne\n", encoding="utf-8")
     made = build(tmp_path, "a.txt", "b.txt")
@@ -95,7 +95,7 @@ def test_normalised_and_distinct_but_for_case(tmp_path: Path) -> None:
     assert made.sources == [{"name": "a.txt", "texts": 2}, {"name": "b.txt", "texts": 1}]
 
 
-def test_held_out_rows_come_last_and_are_drawn_by_the_seed(tmp_path: Path) -> None:
+def test_held_out_rows_come_last_and_are_drawn_by_the_seed(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(f"text {i}" for i in range(100)), encoding="utf-8")
     made = build(tmp_path, "a.txt", held_out=10)
     held = made.texts(made.held_out)
@@ -108,7 +108,7 @@ def test_held_out_rows_come_last_and_are_drawn_by_the_seed(tmp_path: Path) -> No
     assert own.fingerprint == made.fingerprint
 
 
-def test_limits_draw_evenly(tmp_path: Path) -> None:
+def test_limits_draw_evenly(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("\n".join(f"{name} {i}" for i in range(100)), encoding="utf-8")
     made = build(tmp_path, "*.txt", limit_per_file=10, limit=15)
@@ -125,7 +125,7 @@ def test_limits_draw_evenly(tmp_path: Path) -> None:
         build(tmp_path, "*.txt", limits={"c.txt": 30})
 
 
-def test_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
+def test_lines_are_joined_to_paragraphs(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("\n".join(f"{name} {i}" for i in range(50)), encoding="utf-8")
     (tmp_path / "leak.txt").write_text("a 3\n", encoding="utf-8")
@@ -149,7 +149,7 @@ def test_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
     assert {text[0] for text in more} == {"a", "b"}
 
 
-def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
+def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path):
     """Each passage once; those of held-out texts are held out, and an excluded sentence is never a
     passage."""
     texts = [
@@ -199,11 +199,11 @@ def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
         ("no end", ["no end"]),
     ],
 )
-def test_sentences_of_a_text(text: str, expected: list[str]) -> None:
+def test_sentences_of_a_text(text: str, expected: list[str]):
     assert sentences(text, 4) == expected
 
 
-def test_lines_up_to_a_blank_one_are_a_paragraph(tmp_path: Path) -> None:
+def test_lines_up_to_a_blank_one_are_a_paragraph(tmp_path):
     (tmp_path / "a.txt").write_text("The first line\nand the second.\n\n \nAnother paragraph.\n")
     assert sorted(all_of(build(tmp_path, "a.txt", unit="paragraph"))) == [
         "Another paragraph.",
@@ -212,7 +212,7 @@ def test_lines_up_to_a_blank_one_are_a_paragraph(tmp_path: Path) -> None:
     assert len(build(tmp_path, "a.txt")) == 3
 
 
-def test_documentation_is_added_and_never_held_out(tmp_path: Path) -> None:
+def test_documentation_is_added_and_never_held_out(tmp_path):
     (tmp_path / "a.txt").write_text("".join(f"This is the text number {n}.\n" for n in range(20)))
     made = build(tmp_path, "a.txt", held_out=5, documentation_texts=30)
     assert made.training_count == 15 + 30 and made.sources[-1] == {
@@ -222,19 +222,19 @@ def test_documentation_is_added_and_never_held_out(tmp_path: Path) -> None:
     assert all(made[row].startswith("This is the text") for row in made.held_out)
 
 
-def test_words_of_paragraphs_must_ascend() -> None:
+def test_words_of_paragraphs_must_ascend():
     with pytest.raises(ValueError, match="must be ascending"):
         recipe.Paragraphs(texts=1, words=(9, 8))
 
 
-def test_excluded_texts_are_left_out_whatever_their_column(tmp_path: Path) -> None:
+def test_excluded_texts_are_left_out_whatever_their_column(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (tmp_path / "test.tsv").write_text("sentence1\tsentence2\nFIRST  text.\tfifth\n", encoding="utf-8")
     (tmp_path / "test.jsonl").write_text('{"q": "fourth 文 🙂", "n": 1}\n', encoding="utf-8")
     assert all_of(build(tmp_path, "a.txt", exclude=["test.*"])) == TEXTS[1:3]
 
 
-def test_the_same_corpus_is_built_once(tmp_path: Path) -> None:
+def test_the_same_corpus_is_built_once(tmp_path):
     (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
     lines: list[str] = []
     first = corpus.build(recipe.Rows(files=["a.txt"]), Session(data=tmp_path, log=lines.append), 0)
@@ -266,9 +266,7 @@ BAD = [
 @pytest.mark.parametrize(
     ("name", "content", "message"), BAD, ids=[f"{n}-{i}" for i, (n, _, _) in enumerate(BAD)]
 )
-def test_bad_files_are_named_and_nothing_is_left(
-    tmp_path: Path, name: str, content: bytes, message: str
-) -> None:
+def test_bad_files_are_named_and_nothing_is_left(tmp_path, name: str, content: bytes, message: str):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         build(tmp_path, name)
@@ -283,21 +281,21 @@ def test_bad_files_are_named_and_nothing_is_left(
         ("leak.parquet", b"no", "not a parquet"),
     ],
 )
-def test_bad_files_of_leaks_are_named_too(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_bad_files_of_leaks_are_named_too(tmp_path, name: str, content: bytes, message: str):
     (tmp_path / "a.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         build(tmp_path, "a.txt", exclude=["leak.*"])
 
 
-def test_where_the_data_is_not(tmp_path: Path) -> None:
+def test_where_the_data_is_not(tmp_path):
     with pytest.raises(UserError, match="no file matches"):
         build(tmp_path, "no/*.txt")
     with pytest.raises(UserError, match="give --data DIR or set EDGEDISTILL_DATA"):
         corpus.build(recipe.Rows(files=["a.txt"]), QUIET, 0)
 
 
-def test_hub_data_sets_come_through_datasets(tmp_path: Path) -> None:
+def test_hub_data_sets_come_through_datasets(tmp_path):
     """The real loading path, on a data set that is a local folder."""
     pytest.importorskip("datasets")
     (tmp_path / "set").mkdir()
@@ -310,7 +308,7 @@ def test_hub_data_sets_come_through_datasets(tmp_path: Path) -> None:
         corpus.build(recipe.Rows(dataset=str(tmp_path / "set"), revision="main", column="body"), QUIET, 0)
 
 
-def test_of_several_columns_each_file_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_columns_each_file_has_its_own(tmp_path, monkeypatch):
     """Tables of languages: a file is read in those columns that it has, and must have one of them."""
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.tsv").write_text("en\tde\na b\tc d\n", encoding="utf-8")

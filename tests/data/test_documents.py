@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 
 import pytest
 
@@ -45,7 +44,7 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("page", SHOWN.values(), ids=SHOWN)
-def test_a_page_is_read_as_a_browser_shows_it(tmp_path: Path, page: str) -> None:
+def test_a_page_is_read_as_a_browser_shows_it(tmp_path, page: str):
     (tmp_path / "page.html").write_text(
         f"<!doctype html><body><p>First.</p>{page}{''.join(HIDDEN)}<p>Last.</p>"
     )
@@ -64,24 +63,24 @@ def test_a_page_is_read_as_a_browser_shows_it(tmp_path: Path, page: str) -> None
         f"---\n\n{REFUNDS}\n\n---",
     ],
 )
-def test_html_in_markdown_is_read(block: str) -> None:
+def test_html_in_markdown_is_read(block: str):
     passages = dict(reversed(pair) for pair in document_text.markdown(f"# Report\n\n{block}\n\nThe end."))
     line = 3 + block[: block.index(REFUNDS)].count("\n\n") * 2
     assert passages[REFUNDS] in (line, line + 1) and {"Report", "The end."} <= set(passages)
 
 
 @pytest.mark.parametrize("name", ["script", "title", "select", "dialog", "plaintext", "iframe src=x"])
-def test_a_tag_without_its_end_hides_nothing_of_a_markdown_document(name: str) -> None:
+def test_a_tag_without_its_end_hides_nothing_of_a_markdown_document(name: str):
     read = list(document_text.markdown(f"The <{name}> tag.\n\n{REFUNDS}\n\n<{name} />\n\nThe end.\n"))
     assert read == [(1, f"The <{name}> tag."), (3, REFUNDS), (7, "The end.")]
 
 
 @pytest.mark.parametrize("mark", ["- ", "> ", "1. "])
-def test_blocks_within_blocks_are_read(mark: str) -> None:
+def test_blocks_within_blocks_are_read(mark: str):
     assert list(document_text.markdown(f"{mark * 60}{REFUNDS}")) == [(1, REFUNDS)]
 
 
-def test_an_image_is_its_alternative_text() -> None:
+def test_an_image_is_its_alternative_text():
     document = f"![Refunds](a.png)![take *nine*](b.png)\n![days](c.png).\n\n<img alt='{REFUNDS}'>"
     assert list(document_text.markdown(document)) == [(1, REFUNDS), (4, REFUNDS)]
     assert list(document_text.hypertext("<p>(<img alt=a>)b<img alt=c>d", attributes=True)) == [
@@ -90,13 +89,13 @@ def test_an_image_is_its_alternative_text() -> None:
 
 
 @pytest.mark.parametrize(("name", "deep"), [("a.md", "> " * 20_000), ("a.html", "<div>" * 20_000)])
-def test_what_is_nested_too_deeply_is_refused(tmp_path: Path, name: str, deep: str) -> None:
+def test_what_is_nested_too_deeply_is_refused(tmp_path, name: str, deep: str):
     (tmp_path / name).write_text(deep + REFUNDS)
     with pytest.raises(UserError, match=f"{name}: its markup: nested too deeply"):
         list(readers.texts_in(tmp_path / name))
 
 
-def test_placeholders_and_comments_without_an_end_are_text() -> None:
+def test_placeholders_and_comments_without_an_end_are_text():
     document = "Put <your-name> in `x`, a List<String>.\n\nLine<br>break <p>and\n\n"
     document += '<Card title="Install" icon="x">in</Card>\n\n<Tab label="Two"/>\n\n<!-- open\n\nB.'
     read = " | ".join(text for _, text in document_text.markdown(document))
@@ -109,13 +108,13 @@ def test_placeholders_and_comments_without_an_end_are_text() -> None:
     )
 
 
-def test_lines_and_notes_of_markdown() -> None:
+def test_lines_and_notes_of_markdown():
     document = "One[^1]  \ntwo.\n\n```\ncode\n```\n\n<ul>\n<li>A</li>\n<li>B</li>\n</ul>\n\n[^1]: Knuth\n"
     expected = [(1, "One[^1]"), (2, "two."), (5, "code"), (9, "A"), (10, "B"), (13, "[^1]: Knuth")]
     assert list(document_text.markdown(document)) == expected
 
 
-def test_options_captions_and_rows_of_restructured_text() -> None:
+def test_options_captions_and_rows_of_restructured_text():
     document = (
         ".. code-block:: c\n   :caption: Shown\n\n   code\n\n.. function:: f(x)\n   :noindex:\n\n   Told.\n\n"
         "=== ===\nx   y\n=== ===\n1   2\n=== ===\n"
@@ -132,13 +131,13 @@ def test_options_captions_and_rows_of_restructured_text() -> None:
         ("---\nOf prose. It is none.\n\n---\n", [(2, "Of prose. It is none."), (5, REFUNDS)]),
     ],
 )
-def test_front_matter_is_a_mapping(start: str, read: list[tuple[int, str]]) -> None:
+def test_front_matter_is_a_mapping(start: str, read: list[tuple[int, str]]):
     left_out = list[tuple[str, str]]()
     assert list(document_text.markdown(start + REFUNDS, lambda *part: left_out.append(part))) == read
     assert left_out == [("front matter", key) for key in ("title", "tags") if key in start]
 
 
-def test_what_a_page_hides_is_named() -> None:
+def test_what_a_page_hides_is_named():
     hidden = (
         '<dialog>a</dialog><div hidden>b</div><p style="display: none">c</p><noscript><i>d</i></noscript>'
     )
@@ -156,7 +155,7 @@ def test_what_a_page_hides_is_named() -> None:
 
 
 @pytest.mark.parametrize("place", ["", "> ", "   "])
-def test_cells_that_a_table_has_no_column_for_are_named(place: str) -> None:
+def test_cells_that_a_table_has_no_column_for_are_named(place: str):
     rows = ["a | b |", "|-|-|", "| 1 | 2 | lost |", "1 | 2 | ", "| 3 |", r"| 4\|5 | 6 |", "7 | 8 | lost"]
     left_out = list[tuple[str, str]]()
     table = "\n".join(f"{place}{row}" for row in rows)
@@ -165,14 +164,14 @@ def test_cells_that_a_table_has_no_column_for_are_named(place: str) -> None:
     assert left_out == [("cells", "line 5"), ("cells", "line 9")]
 
 
-def test_attributes_of_components_that_are_not_read_are_named() -> None:
+def test_attributes_of_components_that_are_not_read_are_named():
     left_out = list[tuple[str, str]]()
     document = f'<Card title="{REFUNDS}" message="no" /> <Tabs caption="" />'
     read = document_text.markdown(document, lambda *part: left_out.append(part))
     assert [text for _, text in read] == [REFUNDS] and left_out == [("attributes", "<Card>")]
 
 
-def test_directives_that_are_not_read_are_named() -> None:
+def test_directives_that_are_not_read_are_named():
     directives = ["include:: a.rst", "csv-table:: Told", "raw:: html", "literalinclude:: a.py", "raw:: latex"]
     options = ["", "   :file: a.csv", "   :url: b.html", "   :lines: 2-3", "\n   no"]
     document = "\n\n".join(f".. {each}\n{of}\n" for each, of in zip(directives, options, strict=True))
@@ -183,7 +182,7 @@ def test_directives_that_are_not_read_are_named() -> None:
 
 @pytest.mark.parametrize("sign", "\u2028\f\x85\v\x1c")
 @pytest.mark.parametrize("kind", [".md", ".rst", ".html", ".txt"])
-def test_lines_end_where_editors_end_them(tmp_path: Path, kind: str, sign: str) -> None:
+def test_lines_end_where_editors_end_them(tmp_path, kind: str, sign: str):
     path, end = tmp_path / f"page{kind}", "<p>" if kind == ".html" else "\n"
     path.write_bytes(f"First{sign}part.\n{end}Second.\n{end}Third.\n".encode())
     assert [row for row in readers.numbered_texts(path) if row[1] in ("Second.", "Third.")] == [
@@ -205,25 +204,25 @@ def test_lines_end_where_editors_end_them(tmp_path: Path, kind: str, sign: str) 
         "\ufeff<p>Café €</p>\r\n".encode(),
     ],
 )
-def test_a_declared_charset_is_honoured(tmp_path: Path, data: bytes) -> None:
+def test_a_declared_charset_is_honoured(tmp_path, data: bytes):
     (tmp_path / "page.html").write_bytes(data)
     assert list(readers.texts_in(tmp_path / "page.html")) == ["Café €"]
 
 
-def test_an_unknown_charset_is_named(tmp_path: Path) -> None:
+def test_an_unknown_charset_is_named(tmp_path):
     (tmp_path / "page.html").write_text('<meta charset="rot13"><p>Abc')
     with pytest.raises(UserError, match="page.html: charset 'rot13'"):
         list(readers.texts_in(tmp_path / "page.html"))
 
 
-def test_a_byte_order_mark_names_the_encoding_of_lines(tmp_path: Path) -> None:
+def test_a_byte_order_mark_names_the_encoding_of_lines(tmp_path):
     (tmp_path / "a.txt").write_bytes("Café\nzwei\r\n".encode("utf-16"))
     (tmp_path / "a.csv").write_bytes("text\nCafé\n".encode("utf-16-be").join([b"\xfe\xff", b""]))
     assert list(readers.numbered_texts(tmp_path / "a.txt")) == [(1, "Café"), (2, "zwei")]
     assert list(readers.texts_in(tmp_path / "a.csv")) == ["Café"]
 
 
-def test_quotes_of_a_tsv_file(tmp_path: Path) -> None:
+def test_quotes_of_a_tsv_file(tmp_path):
     texts = ['She said "nine days" twice.', '"A" and "B"', "Plain.", '5" wide', "“Fine”"]
     with (tmp_path / "written.tsv").open("w", newline="") as file:
         csv.writer(file, delimiter="\t").writerows([["id", "text"], *enumerate(texts)])
@@ -232,7 +231,7 @@ def test_quotes_of_a_tsv_file(tmp_path: Path) -> None:
     assert list(readers.texts_in(tmp_path / "plain.tsv")) == [*texts, '"open']
 
 
-def test_tables_of_other_writers(tmp_path: Path) -> None:
+def test_tables_of_other_writers(tmp_path):
     (tmp_path / "excel.csv").write_bytes(b"sep=;\r\nid;text\r\n1;A cat sleeps.\r\n")
     assert list(readers.numbered_texts(tmp_path / "excel.csv")) == [(3, "A cat sleeps.")]
     path, items = (
@@ -247,7 +246,7 @@ def test_tables_of_other_writers(tmp_path: Path) -> None:
         assert set(read.not_read[str(path)]["keys"]) == {"version", "ids"}
 
 
-def test_numbers_in_a_column_of_texts(tmp_path: Path) -> None:
+def test_numbers_in_a_column_of_texts(tmp_path):
     """They are read as they are written, in every kind of table."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = [("Galaxy phone", "S22", "0.10", "true"), ("Nokia phone", "3310", "1e-3", "false")]
@@ -271,7 +270,7 @@ def test_numbers_in_a_column_of_texts(tmp_path: Path) -> None:
     assert next(readers.columns_in(tmp_path / "a.parquet", header[1:], "--column")) == ("3310", "0.1", "true")
 
 
-def test_every_word_of_a_table_is_read(tmp_path: Path) -> None:
+def test_every_word_of_a_table_is_read(tmp_path):
     rows = [{"id": at, "of": {"title": "A cat"}, "tags": ["x", "7"]} for at in range(readers.LINES_JUDGED)]
     rows += [{"id": 0, "of": {"title": "A cat"}, "late": "sleeps"}]
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -296,5 +295,5 @@ def test_every_word_of_a_table_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "read", [document_text.markdown, document_text.restructured, document_text.hypertext]
 )
-def test_no_document_takes_long(read: object, text: str) -> None:
+def test_no_document_takes_long(read: object, text: str):
     list(read(text))  # type: ignore[operator]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import general_corpus
 import pytest
 
@@ -57,7 +55,7 @@ not   read
 """
 
 
-def test_restructured_text_and_its_prose() -> None:
+def test_restructured_text_and_its_prose():
     paragraphs = [
         (9, "Add two arrays, element by element; see at, the text and a page [1]_."),
         (12, "add(x, y)"),
@@ -101,11 +99,11 @@ def test_restructured_text_and_its_prose() -> None:
         ("A name with a star* and 2 * 3.", ["A name with a star* and 2 * 3."]),
     ],
 )
-def test_what_is_read_of(text: str, left: list[str]) -> None:
+def test_what_is_read_of(text: str, left: list[str]):
     assert [found for _, found in document_text.restructured(text)] == left
 
 
-def test_a_file_gives_its_passages(tmp_path: Path) -> None:
+def test_a_file_gives_its_passages(tmp_path):
     path = tmp_path / "page.rst"
     path.write_text(DOCUMENT, encoding="utf-8")
     assert list(readers.texts_in(path)) == [text for _, text in document_text.restructured(DOCUMENT)]
@@ -114,7 +112,7 @@ def test_a_file_gives_its_passages(tmp_path: Path) -> None:
         list(readers.texts_in(path))
 
 
-def test_the_general_corpus_is_distinct_normalized_sentences() -> None:
+def test_the_general_corpus_is_distinct_normalized_sentences():
     texts = list(readers.texts_in(files.GENERAL_CORPUS))
     assert len({text.casefold() for text in texts}) == len(texts) > 60_000
     assert texts == [readers.normalize(text) for text in texts]
@@ -123,7 +121,7 @@ def test_the_general_corpus_is_distinct_normalized_sentences() -> None:
     assert "PSF-2.0" in (files.GENERAL_CORPUS.parent / "LICENSE.txt").read_text(encoding="utf-8")
 
 
-def test_a_corpus_of_documentation_is_the_same_everywhere() -> None:
+def test_a_corpus_of_documentation_is_the_same_everywhere():
     made = corpus.build(recipe.Rows(files=[recipe.DOCUMENTATION], limit=500, held_out=50), Session(), 0)
     assert made.fingerprint.startswith("9de90deccbc7")
     assert made.sources == [{"name": "documentation", "texts": 500}] and made.training_count == 450

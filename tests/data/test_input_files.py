@@ -76,7 +76,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("suffix", CONTENT)
-def test_the_type_is_that_of_the_ending_in_any_case_and_of_the_content(tmp_path: Path, suffix: str) -> None:
+def test_the_type_is_that_of_the_ending_in_any_case_and_of_the_content(tmp_path, suffix: str):
     data = CONTENT[suffix]()
     files = {
         f"a{suffix}": data,
@@ -94,7 +94,7 @@ def test_the_type_is_that_of_the_ending_in_any_case_and_of_the_content(tmp_path:
         assert READERS["embed"](tmp_path / name) == READERS["corpus"](tmp_path / name) == TEXTS, name
 
 
-def test_json_of_each_form(tmp_path: Path) -> None:
+def test_json_of_each_form(tmp_path):
     path = tmp_path / "a.json"
     for content in (json.dumps(TEXTS).encode(), BOM + json.dumps(TEXTS).encode(), objects(TEXTS)):
         path.write_bytes(content)
@@ -113,14 +113,14 @@ NOT_TEXT = {  # content: what it is called
 
 @pytest.mark.parametrize("content", NOT_TEXT, ids=list(NOT_TEXT.values()))
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl.gz", "a.md"])
-def test_what_is_no_text_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
+def test_what_is_no_text_is_refused_by_name(tmp_path, name: str, content: bytes):
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     with pytest.raises(UserError, match=rf"{name}: .*{NOT_TEXT[content]}"):
         READERS["embed"](tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["a", "a.log", "a.xlsx", "a.xhtml.gz"])
-def test_an_unknown_type_is_never_text(tmp_path: Path, name: str) -> None:
+def test_an_unknown_type_is_never_text(tmp_path, name: str):
     (tmp_path / name).write_bytes(b"a text\n")
     for read in READERS.values():
         with pytest.raises(UserError, match=rf"{name}: no file type.*\.csv.*rename it"):
@@ -191,8 +191,8 @@ def not_utf8(data: bytes) -> bytes:
     ("name", "content", "message"), DAMAGED, ids=[f"{name}-{message[:25]}" for name, _, message in DAMAGED]
 )
 def test_a_damaged_file_is_named_with_its_line(
-    tmp_path: Path, name: str, content: Callable[[], bytes], message: str
-) -> None:
+    tmp_path, name: str, content: Callable[[], bytes], message: str
+):
     (tmp_path / name).write_bytes(content())
     for way in ("embed", "corpus"):
         with pytest.raises(UserError, match=rf"{re.escape(str(tmp_path / name))}: .*({message})") as caught:
@@ -279,7 +279,7 @@ def found(folder: Path, *patterns: str) -> list[str]:
     ]
 
 
-def test_a_name_that_exists_is_that_file(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_exists_is_that_file(tree: Path, monkeypatch):
     every = [path.relative_to(tree).as_posix() for path in sorted(tree.rglob("*.txt"))]
     assert len(every) == len(NAMES)
     for name in every:
@@ -300,7 +300,7 @@ def test_a_name_that_exists_is_that_file(tree: Path, monkeypatch: pytest.MonkeyP
             found(tree, pattern)
 
 
-def test_a_folder_is_its_texts_and_tables(tree: Path) -> None:
+def test_a_folder_is_its_texts_and_tables(tree: Path):
     every = found(tree, "**/*.txt")
     for name in ("plain/.c.txt", ".git/d.md", "node_modules/e/f.md", "plain/g.py"):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -329,9 +329,7 @@ def test_a_folder_is_its_texts_and_tables(tree: Path) -> None:
         found(tree, "code")
 
 
-def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "texts"
     (folder / "deep").mkdir(parents=True)
@@ -370,7 +368,7 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
         corpus.build(recipe.Rows(files=["texts/latin.txt"]), session, 0)
 
 
-def test_what_is_skipped_has_no_other_note() -> None:
+def test_what_is_skipped_has_no_other_note():
     reading = Reading()
     reading.leave_out("a.csv", "columns", "id")
     reading.skip("a.csv", UserError("a.csv: line 9: damaged; fetch it again"))
@@ -387,7 +385,7 @@ def no_root() -> Iterator[Path]:
         os.seteuid(user)
 
 
-def test_what_is_closed_or_no_file_is_named(no_root: Path) -> None:
+def test_what_is_closed_or_no_file_is_named(no_root: Path):
     for name in ("a/open.txt", "b/of.txt", "c/of.txt"):
         (no_root / name).parent.mkdir()
         (no_root / name).write_text("a text\n")
@@ -406,7 +404,7 @@ def test_what_is_closed_or_no_file_is_named(no_root: Path) -> None:
         READERS["embed"](no_root / "b" / "of.txt")
 
 
-def test_linked_folders_are_entered_once(tree: Path) -> None:
+def test_linked_folders_are_entered_once(tree: Path):
     (tree / "aside").mkdir()
     (tree / "aside" / "c.txt").write_text("a text\n")
     top = tree / "plain"
@@ -425,7 +423,7 @@ def test_linked_folders_are_entered_once(tree: Path) -> None:
     assert len(set(real)) == len(real) == len(NAMES) + 1
 
 
-def test_what_preflight_finds_is_what_is_read(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_preflight_finds_is_what_is_read(tree: Path, monkeypatch):
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tree / "cache"))
     built = corpus.build(
         recipe.Rows(files=[str(tree / "notes [2024]" / "*.txt"), "minutes [draft].txt"]),
@@ -450,7 +448,7 @@ FOUND = [(3, "Home"), (4, "Resetting the pump"), (5, "Hold the green button for 
 FOUND += [(7, 'not("this")'), (7, "One"), (7, "Two & a half"), (7, "lines"), (7, "12; bar")]
 
 
-def test_the_prose_of_a_web_page(tmp_path: Path) -> None:
+def test_the_prose_of_a_web_page(tmp_path):
     assert list(document_text.hypertext(PAGE)) == FOUND
     assert list(document_text.hypertext("<p>a</select>")) == [(1, "a")]
     damage = ("<", "<!--", "<p ", "p", "<p a='>", "<svg></pre>", "</p", "&#x110000;", "<![CDATA[")
@@ -480,7 +478,7 @@ def pdf(*pages: list[str]) -> bytes:
     return file.getvalue()
 
 
-def test_the_paragraphs_of_a_pdf(tmp_path: Path) -> None:
+def test_the_paragraphs_of_a_pdf(tmp_path):
     first = ["The pump is reset by holding the green button", "for three seconds.", "Then it starts again by"]
     document = pdf([*first, "itself."], ["A second page."])
     for name, data in (("a.pdf", document), ("b.PDF", document), ("c.pdf.gz", gzip.compress(document))):
@@ -514,7 +512,7 @@ def test_the_paragraphs_of_a_pdf(tmp_path: Path) -> None:
             READERS["embed"](tmp_path / "broken.pdf")
 
 
-def test_glyphs_of_a_pdf_that_stand_for_no_character_are_named(tmp_path: Path) -> None:
+def test_glyphs_of_a_pdf_that_stand_for_no_character_are_named(tmp_path):
     (tmp_path / "a.pdf").write_bytes(pdf(["A page\x01 of\x02 text."], ["\x01\x02\x03 \x05"]))
     reading = Reading()
     assert list(readers.texts_in(tmp_path / "a.pdf", reading=reading)) == ["A page of text."]
@@ -530,7 +528,7 @@ def test_glyphs_of_a_pdf_that_stand_for_no_character_are_named(tmp_path: Path) -
         list(readers.texts_in(tmp_path / "a.pdf"))
 
 
-def test_notes_and_fields_of_a_pdf(tmp_path: Path) -> None:
+def test_notes_and_fields_of_a_pdf(tmp_path):
     pypdf = pytest.importorskip("pypdf")
     from pypdf import generic
     from pypdf.annotations import FreeText
@@ -553,7 +551,7 @@ def test_notes_and_fields_of_a_pdf(tmp_path: Path) -> None:
     assert reading.not_read == {str(tmp_path / "form.pdf"): {"attachments": ["order.xml"]}}
 
 
-def test_documents_that_another_program_converts(tmp_path: Path) -> None:
+def test_documents_that_another_program_converts(tmp_path):
     (tmp_path / "a.docx").write_bytes(b"PK\x03\x04")
     with pytest.raises(UserError) as caught:
         READERS["embed"](tmp_path / "a.docx")

@@ -21,7 +21,7 @@ TEXTS = [f"Article {n} is about thing{n}. It goes on with word{n * 7}." for n in
 PAIRS = [(f"How does article {n} go?", TEXTS[n]) for n in range(100)]
 
 
-def table(folder: Path, rows: list[tuple[str, ...]], *columns: str) -> None:
+def table(folder: Path, rows: list[tuple[str, ...]], *columns: str):
     with (folder / "pairs.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([columns, *rows])
 
@@ -59,7 +59,7 @@ def trained_and_held(of: TrainingSources) -> tuple[set[int], set[int], list[set[
 
 
 @pytest.mark.parametrize("column", [0, 1, 2])
-def test_held_out_texts_are_in_no_tuple_and_held_out_queries_nowhere(tmp_path: Path, column: int) -> None:
+def test_held_out_texts_are_in_no_tuple_and_held_out_queries_nowhere(tmp_path, column: int):
     """Whether a tuple's query, answer or negative is the text."""
     others = [(f"Who asks {n}?", f"Somebody asks {n}.", f"Nobody asks {n}.") for n in range(100)]
     rows = [(*row[:column], TEXTS[n].upper(), *row[column + 1 :]) for n, row in enumerate(others)]
@@ -71,7 +71,7 @@ def test_held_out_texts_are_in_no_tuple_and_held_out_queries_nowhere(tmp_path: P
     assert not trained & (held | queries)
 
 
-def test_a_query_in_other_letters_is_on_one_side(tmp_path: Path) -> None:
+def test_a_query_in_other_letters_is_on_one_side(tmp_path):
     spelled = [
         str.upper,
         lambda q: q.replace("o", "ö"),
@@ -87,7 +87,7 @@ def test_a_query_in_other_letters_is_on_one_side(tmp_path: Path) -> None:
     assert not any(row & queries for row in tuples)
 
 
-def test_the_same_texts_are_held_out_where_nothing_is_excluded(tmp_path: Path) -> None:
+def test_the_same_texts_are_held_out_where_nothing_is_excluded(tmp_path):
     table(tmp_path, PAIRS, "query", "text")
     columns = {"files": ["pairs.csv"], "columns": ["query", "text"]}
     held = [
@@ -97,7 +97,7 @@ def test_the_same_texts_are_held_out_where_nothing_is_excluded(tmp_path: Path) -
     assert held[0] == held[1]
 
 
-def test_made_queries_are_no_sentences_of_held_out_texts(tmp_path: Path) -> None:
+def test_made_queries_are_no_sentences_of_held_out_texts(tmp_path):
     own = sources(tmp_path, {"held_out": 20, "passages": {}}, queries={})
     both = "Here is something. " + " ".join(TEXTS[:50]) + " Here is the end."
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in [*TEXTS, both]), encoding="utf-8")
@@ -108,7 +108,7 @@ def test_made_queries_are_no_sentences_of_held_out_texts(tmp_path: Path) -> None
     assert not any(row & held for row in tuples)
 
 
-def test_no_passage_of_a_page_holds_a_held_out_text(tmp_path: Path) -> None:
+def test_no_passage_of_a_page_holds_a_held_out_text(tmp_path):
     lines = [f"Answer {n} is that word{n} means word{n + 1}." for n in range(100)]
     (tmp_path / "page.txt").write_text("".join(f"{text}\n" for text in [" ".join(lines), *lines]))
     section = recipe.Rows(files=["page.txt"], held_out=20, passages=recipe.Passages())
@@ -119,7 +119,7 @@ def test_no_passage_of_a_page_holds_a_held_out_text(tmp_path: Path) -> None:
     assert passages and not any(text in passage for text in held for passage in passages)
 
 
-def test_texts_that_are_all_measured_are_refused(tmp_path: Path) -> None:
+def test_texts_that_are_all_measured_are_refused(tmp_path):
     table(tmp_path, [(text, "x") for text in ("a", "b", "A")], "query", "text")
     spec = recipe.Rows(files=["pairs.csv"], columns=["query", "text"], held_out=2)
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
@@ -128,7 +128,7 @@ def test_texts_that_are_all_measured_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("split", [{"dev": "dev.tsv"}, {"dev_rows": 4}])
-def test_suites_and_splits_of_a_task_are_not_trained_on(tmp_path: Path, split: dict[str, Any]) -> None:
+def test_suites_and_splits_of_a_task_are_not_trained_on(tmp_path, split: dict[str, Any]):
     """Where the recipe lists them itself as rows to distil on and to fine-tune on, in other letters."""
     labelled = [f"{text.upper()}\t{n % 2}\n" for n, text in enumerate(TEXTS)]
     for name, rows in {"train": labelled, "dev": labelled[10:16], "test": labelled[20:26]}.items():
@@ -158,7 +158,7 @@ def test_suites_and_splits_of_a_task_are_not_trained_on(tmp_path: Path, split: d
     assert "rows left out: " in session.reading.line
 
 
-def test_a_pair_of_dev_is_not_trained_on_and_one_of_its_texts_may_be(tmp_path: Path) -> None:
+def test_a_pair_of_dev_is_not_trained_on_and_one_of_its_texts_may_be(tmp_path):
     rows = [f"a {n}\tb {n}\t{n % 2}\n" for n in range(20)]
     other = ["a 3\tb 99\t0\n"]
     for name, part in {"train": [*rows, *other], "dev": [row.upper() for row in rows[2:6]]}.items():

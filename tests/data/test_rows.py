@@ -19,11 +19,11 @@ from edgedistill.session import Session
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
 
 
-def write(folder: Path, name: str, rows: list[tuple[str, ...]]) -> None:
+def write(folder: Path, name: str, rows: list[tuple[str, ...]]):
     text = "".join("\t".join(row) + "\n" for row in rows)
     (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
 
@@ -38,7 +38,7 @@ def pairs_of(made: Rows, start: int = 0, end: int | None = None) -> list[tuple[s
     return [(made.sides[0][int(a)], made.sides[1][int(b)]) for a, b in made.index[start:end]]
 
 
-def test_named_and_numbered_columns_scores_and_the_rows_of_every_text(tmp_path: Path) -> None:
+def test_named_and_numbered_columns_scores_and_the_rows_of_every_text(tmp_path):
     write(
         tmp_path,
         "ted.tsv.gz",
@@ -94,7 +94,7 @@ def test_named_and_numbered_columns_scores_and_the_rows_of_every_text(tmp_path: 
     assert made.training_rows(None).tolist() == made.index.tolist()
 
 
-def test_pairs_are_distinct_but_for_case_and_without_excluded_texts_on_either_side(tmp_path: Path) -> None:
+def test_pairs_are_distinct_but_for_case_and_without_excluded_texts_on_either_side(tmp_path):
     write(
         tmp_path,
         "a.tsv",
@@ -122,7 +122,7 @@ def rows(count: int) -> Iterator[tuple[str, str]]:
         )
 
 
-def test_held_out_texts_take_all_their_translations_along(tmp_path: Path) -> None:
+def test_held_out_texts_take_all_their_translations_along(tmp_path):
     everything = list(rows(120))
     write(tmp_path, "a.tsv", [("en", "de"), *everything[:70]])
     write(tmp_path, "b.tsv", [("en", "de"), *everything[70:]])
@@ -144,7 +144,7 @@ def test_held_out_texts_take_all_their_translations_along(tmp_path: Path) -> Non
     assert sum(source["trained"] for source in made.sources) == made.training_count
 
 
-def test_caps_draw_evenly_per_file_and_in_all(tmp_path: Path) -> None:
+def test_caps_draw_evenly_per_file_and_in_all(tmp_path):
     for name in ("a", "b"):
         write(
             tmp_path,
@@ -164,7 +164,7 @@ def test_caps_draw_evenly_per_file_and_in_all(tmp_path: Path) -> None:
     )  # a 0 … a 9 fit, five of them are kept; b 0 … b 9
 
 
-def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -> None:
+def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path):
     write(tmp_path, "a.tsv", [("en", "de"), *rows(60)])
     part = [{"files": ["a.tsv"], "columns": ["en", "de"]}]
     one, again, other = build(tmp_path, part), build(tmp_path, part), build(tmp_path, part, held_out=3)
@@ -205,15 +205,15 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
     ],
 )
 def test_tables_that_hold_no_pairs(
-    tmp_path: Path, table: list[tuple[str, ...]], part: dict[str, Any], message: str
-) -> None:
+    tmp_path, table: list[tuple[str, ...]], part: dict[str, Any], message: str
+):
     write(tmp_path, "a.tsv", table)
     with pytest.raises(UserError, match=message):
         build(tmp_path, [{"files": ["a.tsv"], **part}])
     assert not list((files.own_cache() / "rows").glob("*"))
 
 
-def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
+def test_too_few_texts_to_hold_out(tmp_path):
     write(tmp_path, "a.tsv", [("en", "de"), ("a", "b"), ("a", "c")])
     with pytest.raises(
         UserError, match="1 source texts are left, 1 are to be held out; add rows, or lower rows.held_out"
@@ -238,12 +238,12 @@ def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_parts_that_cannot_be(part: dict[str, Any], message: str) -> None:
+def test_parts_that_cannot_be(part: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         recipe.Rows.model_validate(part)
 
 
-def test_scores_may_be_numbers(tmp_path: Path) -> None:
+def test_scores_may_be_numbers(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -273,7 +273,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> recipe.Row
     return recipe.Rows.model_validate({"tables": [part]})
 
 
-def test_a_hub_data_set_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_data_set_that_is_not_there(monkeypatch):
     def load(*asked: Any, **options: Any) -> Any:
         raise FileNotFoundError("Dataset 'owner/name' doesn't exist on the Hub")
 
@@ -283,7 +283,7 @@ def test_a_hub_data_set_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> No
         training_rows.build(hub(monkeypatch, load), Session(), 0)
 
 
-def test_a_hub_data_set_by_nested_column(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_data_set_by_nested_column(monkeypatch):
     rows: list[dict[str, Any]] = [
         {"id": 1, "translation": {"en": " Hello.", "de": "Hallo."}},
         {"id": 2, "translation": {"en": "No translation.", "de": None}},

@@ -9,7 +9,7 @@ import unicodedata
 from tests.device.adversarial import LINES, SPECIAL, TEXTS, WORD, adversarial_texts
 
 
-def test_ten_thousand_texts_each_time_the_same() -> None:
+def test_ten_thousand_texts_each_time_the_same():
     texts = adversarial_texts(["[CLS]", "[MASK]"], ["fox", "##ing"], 32)
     assert LINES == len(set(texts)) == len(texts) == 10_000
     assert texts == adversarial_texts(["[CLS]", "[MASK]"], ["fox", "##ing"], 32)
@@ -20,14 +20,14 @@ def test_ten_thousand_texts_each_time_the_same() -> None:
     assert {"[CLS]", "[cls]", "[CLS", "[CLS][CLS]", "[MASK]"} <= set(texts)
 
 
-def test_the_texts_are_those_of_the_script() -> None:
+def test_the_texts_are_those_of_the_script():
     import adversarial_texts as script
 
     stored = json.loads(lzma.decompress(TEXTS.read_bytes()))
     assert stored == script.adversarial_texts() or unicodedata.unidata_version != "14.0.0"
 
 
-def test_what_the_texts_hold() -> None:
+def test_what_the_texts_hold():
     texts = adversarial_texts(["[CLS]"], ["fox", "##ing", "dog", "##s", "."], 32)
     everything = "".join(texts)
     categories = {unicodedata.category(each) for each in everything}

@@ -70,7 +70,7 @@ def ask(shelf: Path) -> Ask:
 
 def assert_same(
     rows: dict[str, dict[str, Any]], measure: str = "cosine_min", precisions: list[str] | None = None
-) -> None:
+):
     """Every precision gives torch's embeddings of the golden texts."""
     assert list(rows) == (precisions or list(TIGHT))
     for precision, row in rows.items():

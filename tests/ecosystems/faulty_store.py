@@ -37,11 +37,11 @@ def proxy(folder: Path, port: int) -> type[BaseHTTPRequestHandler]:
     class Proxy(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, format: str, *values: object) -> None:
+        def log_message(self, format: str, *values: object):
             with (folder / "requests.txt").open("a") as file:
                 file.write(f"{self.command} {self.path}\n")
 
-        def answer(self) -> None:
+        def answer(self):
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             is_object = "?" not in self.path and self.path.count("/") > 1
             fault = planned(folder, self.command) if is_object else ""
@@ -74,7 +74,7 @@ def proxy(folder: Path, port: int) -> type[BaseHTTPRequestHandler]:
     return Proxy
 
 
-def main() -> None:
+def main():
     server = ThreadedMotoServer(port=0, verbose=False)
     server.start()
     found = ThreadingHTTPServer(("127.0.0.1", 0), proxy(Path(sys.argv[1]), server.get_host_and_port()[1]))

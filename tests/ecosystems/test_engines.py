@@ -24,7 +24,7 @@ LONGEST = 10  # lines behind the imports
 PRINT = "\nimport json, numpy\nprint(json.dumps(numpy.array(list(found), float).tolist()))"
 
 
-def test_every_engine_has_its_snippet() -> None:
+def test_every_engine_has_its_snippet():
     assert set(SNIPPETS) == set(NEEDS)
     for snippet in SNIPPETS.values():
         lines = [line for line in snippet.splitlines() if line.strip()]
@@ -33,9 +33,7 @@ def test_every_engine_has_its_snippet() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_snippet_embeds_as_the_teacher_does(
-    name: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snippet_embeds_as_the_teacher_does(name: str, world: World, tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text(json.dumps(world.recipe()), encoding="utf-8")
     environments = Path(os.environ.get("EDGEDISTILL_ENVIRONMENTS") or ROOT / ".environments")
     pythons = filter(os.path.exists, [sys.executable, environments / "engines" / "bin" / "python"])

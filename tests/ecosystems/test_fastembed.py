@@ -10,5 +10,5 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("student", ["headless", "linear", "tanh", "first", "bilstm", "static"])
-def test_a_custom_model_gives_our_embeddings(ask: Ask, student: str) -> None:
+def test_a_custom_model_gives_our_embeddings(ask: Ask, student: str):
     assert_same(ask("fastembed", student))

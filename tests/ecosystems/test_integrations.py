@@ -40,7 +40,7 @@ def run(python: str | Path, *arguments: str, folder: Path) -> subprocess.Complet
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
 
 
-def test_every_library_has_its_snippet() -> None:
+def test_every_library_has_its_snippet():
     assert set(SNIPPETS) == {"Without any", *LIBRARIES}
     for snippet in SNIPPETS.values():
         lines = [line for line in snippet.splitlines() if line.strip()]
@@ -48,7 +48,7 @@ def test_every_library_has_its_snippet() -> None:
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
-def test_a_snippet_finds_the_text(name: str, tmp_path: Path) -> None:
+def test_a_snippet_finds_the_text(name: str, tmp_path):
     imported = set[str]()
     for node in ast.walk(ast.parse(SNIPPETS[name])):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -24,7 +24,7 @@ def row(**values: Any) -> dict[str, Any]:
     return {"runner": "here", "kind": "nano", "precision": "int8", **values}
 
 
-def test_the_table_of_processors_has_the_worst_cosine_and_the_reasons() -> None:
+def test_the_table_of_processors_has_the_worst_cosine_and_the_reasons():
     rows = [
         row(cosine_min=0.997524, texts=32, below_threshold=0),
         row(runner="A72", cosine_min=0.9612, texts=32, below_threshold=3),

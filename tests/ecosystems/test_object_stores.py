@@ -62,12 +62,12 @@ cli.main()
 class Store:
     """The server, and commands of a machine whose home is `home`."""
 
-    def __init__(self, folder: Path, python: str, address: str) -> None:
+    def __init__(self, folder: Path, python: str, address: str):
         self.folder, self.python = folder, python
         self.environment = {**os.environ, **KEYS, "PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": address}
         self.environment |= {"OMP_NUM_THREADS": "1", "EDGEDISTILL_CACHE": "s3://bucket/cache"}
 
-    def fails(self, kind: str, count: int, method: str = "GET") -> None:
+    def fails(self, kind: str, count: int, method: str = "GET"):
         plan = {"kind": kind, "count": count, "method": method}
         (self.folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
 
@@ -135,7 +135,7 @@ def only_line(found: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.slow
-def test_a_store_that_fails_for_a_while_changes_nothing(world: World, tmp_path: Path, store: Store) -> None:
+def test_a_store_that_fails_for_a_while_changes_nothing(world: World, tmp_path, store: Store):
     path = tmp_path / "tiny.yaml"
     corpus: dict[str, Any] = {"files": ["s3://bucket/*.txt"], "held_out": 40}
     path.write_text(json.dumps(world.recipe(rows=corpus)), encoding="utf-8")
@@ -163,9 +163,7 @@ def test_a_store_that_fails_for_a_while_changes_nothing(world: World, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_store_that_goes_on_failing_is_one_line_and_nothing_half(
-    world: World, tmp_path: Path, store: Store
-) -> None:
+def test_a_store_that_goes_on_failing_is_one_line_and_nothing_half(world: World, tmp_path, store: Store):
     texts = "s3://bucket/texts.txt"
     for kind in ("500", "short"):
         store.fails(kind, 1_000)
@@ -187,7 +185,7 @@ def test_a_store_that_goes_on_failing_is_one_line_and_nothing_half(
 
 
 @pytest.mark.slow
-def test_a_killed_upload_is_not_taken_to_be_there(world: World, tmp_path: Path, store: Store) -> None:
+def test_a_killed_upload_is_not_taken_to_be_there(world: World, tmp_path, store: Store):
     """The run's files are there, its mark is not; the same command with --resume uploads what is lacking."""
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps(world.recipe()), encoding="utf-8")
@@ -207,7 +205,7 @@ def test_a_killed_upload_is_not_taken_to_be_there(world: World, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_google_cloud_storage(world: World, tmp_path: Path) -> None:
+def test_google_cloud_storage(world: World, tmp_path):
     """The run that another machine reads from there has the bytes of one that no store had a part in."""
     python = python_with(tmp_path, "gcsfs", "gcp_storage_emulator", "torch")
     path, local = tmp_path / "tiny.yaml", tmp_path / "local.yaml"

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("student", ["headless", "linear"])
-def test_its_pooled_output_is_our_embedding(ask: Ask, student: str) -> None:
+def test_its_pooled_output_is_our_embedding(ask: Ask, student: str):
     assert_same(ask("optimum", student))
 
 
-def test_a_head_behind_another_pooling_is_not_in_its_output(ask: Ask) -> None:
+def test_a_head_behind_another_pooling_is_not_in_its_output(ask: Ask):
     assert ask("optimum", "first")["fp32"]["error"] == "32 dimensions, the bundle's embeddings have 24"

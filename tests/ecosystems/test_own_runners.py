@@ -11,5 +11,5 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("runner", ["edgedistill", "export/python", "export/core"])
 @pytest.mark.parametrize("student", ["linear", "tanh", "bilstm", "static"])
-def test_they_give_our_embeddings(ask: Ask, runner: str, student: str) -> None:
+def test_they_give_our_embeddings(ask: Ask, runner: str, student: str):
     assert_same(ask(runner, student))

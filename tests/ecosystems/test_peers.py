@@ -83,7 +83,7 @@ def task(bench: Any, name: str, folder: Path) -> dict[str, Any]:
     return {"folder": str(bench.folder(name)), **paths, "minutes": bench.minutes, "threads": 1}
 
 
-def test_a_peer_is_made_once_and_measured_in_its_own_process(run: Any, bench: Any) -> None:
+def test_a_peer_is_made_once_and_measured_in_its_own_process(run: Any, bench: Any):
     found = run.row(bench, run.BASELINE, [])
     assert found["made"]["texts"] == 3 and found["size_bytes"] == 4 and found["parameters"] == 4
     assert found["version"] == f"numpy {np.__version__}" and found["dims"] == 3
@@ -97,7 +97,7 @@ def test_a_peer_is_made_once_and_measured_in_its_own_process(run: Any, bench: An
     assert "same_as" not in same  # the other has no sample here
 
 
-def test_what_fails_is_a_row_with_its_error_in_a_line(run: Any, bench: Any) -> None:
+def test_what_fails_is_a_row_with_its_error_in_a_line(run: Any, bench: Any):
     (bench.environments / "no-such-environment").mkdir(parents=True, exist_ok=True)
     log = bench.environments / "no-such-environment" / "install.log"
     log.write_text("WARNING: x\nERROR: no matching distribution\n\n[notice] y\n", encoding="utf-8")
@@ -107,7 +107,7 @@ def test_what_fails_is_a_row_with_its_error_in_a_line(run: Any, bench: Any) -> N
     )
 
 
-def test_rounds_compare_with_the_baseline_of_the_same_round(run: Any) -> None:
+def test_rounds_compare_with_the_baseline_of_the_same_round(run: Any):
     rounds = [
         {
             run.BASELINE: {"p50_ms": slow * 4.0, "texts_s": 100 / slow, "peak_rss_bytes": 5},
@@ -120,12 +120,12 @@ def test_rounds_compare_with_the_baseline_of_the_same_round(run: Any) -> None:
     assert (found["p50_ms"], found["texts_s"], found["peak_rss_bytes"]) == (2.0, 150.0, 7)
 
 
-def test_an_unknown_peer_is_refused_by_name(run: Any) -> None:
+def test_an_unknown_peer_is_refused_by_name(run: Any):
     with pytest.raises(UserError, match="no peer 'model2vek'; did you mean 'model2vec'"):
         run.asked(argparse.Namespace(only=["model2vek"], again=[]))
 
 
-def test_every_peer_has_its_functions_and_its_environment(run: Any) -> None:
+def test_every_peer_has_its_functions_and_its_environment(run: Any):
     made = (ROOT / "Makefile").read_text(encoding="utf-8")
     for name, peer in run.PEERS.items():
         source = (PEERS / "libraries" / f"{peer.library}.py").read_text(encoding="utf-8")

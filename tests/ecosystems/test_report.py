@@ -19,7 +19,7 @@ def row(**values: Any) -> dict[str, Any]:
     return {"runner": "edgedistill", "kind": "bert", "precision": "fp32", **values}
 
 
-def test_the_worst_cosine_is_of_all_texts_and_of_whole_ones() -> None:
+def test_the_worst_cosine_is_of_all_texts_and_of_whole_ones():
     found = ecosystems().compared([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6]], GOLDEN, "fp32")
     assert (found["cosine_min"], found["cosine_min_whole"], found["below_threshold"], found["dims"]) == (
         0.96,
@@ -31,7 +31,7 @@ def test_the_worst_cosine_is_of_all_texts_and_of_whole_ones() -> None:
     assert (same["cosine_min"], same["below_threshold"]) == (1.0, 0)
 
 
-def test_the_table_has_a_row_for_each_precision_and_names_what_was_not_run() -> None:
+def test_the_table_has_a_row_for_each_precision_and_names_what_was_not_run():
     rows = [
         row(version="1.0", cosine_min=0.999994, texts=32, below_threshold=0),
         row(runner="optimum", version="2.0", cosine_min=0.5, texts=32, below_threshold=3),

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("student", ["headless", "linear", "tanh", "first"])
-def test_its_onnx_backend_gives_our_embeddings(ask: Ask, student: str) -> None:
+def test_its_onnx_backend_gives_our_embeddings(ask: Ask, student: str):
     assert_same(ask("sentence-transformers", student))
 
 
-def test_it_has_no_place_for_a_bilstm(ask: Ask) -> None:
+def test_it_has_no_place_for_a_bilstm(ask: Ask):
     assert ask("sentence-transformers", "bilstm")[None]["reason"] == "needs a transformer"

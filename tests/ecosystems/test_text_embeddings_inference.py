@@ -12,7 +12,7 @@ from tests.ecosystems.conftest import ecosystems
 pytestmark = pytest.mark.slow
 
 
-def test_it_finds_its_files_and_outputs(shelf: Path, tmp_path: Path) -> None:
+def test_it_finds_its_files_and_outputs(shelf: Path, tmp_path):
     bench = ecosystems()
     assert bench.inference_server_layout(shelf / "linear")["layout"]
     assert bench.inference_server_layout(shelf / "bilstm")["reason"] == "needs a transformer"

@@ -178,7 +178,7 @@ def measured(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
 
 def test_a_teacher_and_its_student_side_by_side(
     shelf: Path, measured: tuple[dict[str, Any], list[str], Path]
-) -> None:
+):
     found, lines, folder = measured
     full, student, teacher = report_files.read(folder / "r.json")
     assert [report.title(made) for made in found["reports"]] == ["student:fp32", "student:w8", "teacher:w8"]
@@ -203,7 +203,7 @@ def test_a_teacher_and_its_student_side_by_side(
         assert len(json.dumps(made)) < 8000
 
 
-def test_the_student_score_is_spearman_by_hand(measured: tuple[dict[str, Any], list[str], Path]) -> None:
+def test_the_student_score_is_spearman_by_hand(measured: tuple[dict[str, Any], list[str], Path]):
     swapped = dict(zip(WORDS, (0, 10, 60, 30, 90, 150), strict=True))
     rows = [line.split("\t") for line in TABLE.strip().split("\n")[1:]]
     closeness = [-abs(swapped[a] - swapped[b]) for a, b, _ in rows]
@@ -213,7 +213,7 @@ def test_the_student_score_is_spearman_by_hand(measured: tuple[dict[str, Any], l
     assert 0.5 < expected < 0.95
 
 
-def test_without_a_teacher_nothing_is_retained_and_a_line_says_how_to_make_its_bundle(shelf: Path) -> None:
+def test_without_a_teacher_nothing_is_retained_and_a_line_says_how_to_make_its_bundle(shelf: Path):
     lines: list[str] = []
     found = run(shelf, ["student"], lines, plan=QUICK)["reports"][0]
     [line] = [line for line in lines if "no teacher among the bundles" in line]
@@ -223,7 +223,7 @@ def test_without_a_teacher_nothing_is_retained_and_a_line_says_how_to_make_its_b
     assert found["bundle"]["precision"] == "w8"  # the default, where there is one
 
 
-def test_an_unmet_requirement_fails_after_the_reports_with_its_numbers(shelf: Path, tmp_path: Path) -> None:
+def test_an_unmet_requirement_fails_after_the_reports_with_its_numbers(shelf: Path, tmp_path):
     lines: list[str] = []
     with pytest.raises(CheckFailed) as no:
         run(
@@ -240,7 +240,7 @@ def test_an_unmet_requirement_fails_after_the_reports_with_its_numbers(shelf: Pa
     assert len(report_files.read(tmp_path / "r.json")) == 2
 
 
-def test_what_was_not_measured_is_not_checked() -> None:
+def test_what_was_not_measured_is_not_checked():
     made = {
         "bundle": {"name": "x", "precision": "w8"},
         "quality": {"mini": {"kind": "sts", "average": 0.5}, "search": {"kind": "retrieval", "average": 0.4}},
@@ -259,7 +259,7 @@ def test_what_was_not_measured_is_not_checked() -> None:
     assert checked(None) == report.check_requirements({}, made) == []
 
 
-def test_bundles_of_one_recipe_are_named_by_their_folders() -> None:
+def test_bundles_of_one_recipe_are_named_by_their_folders():
     manifest = {"name": "starter", "kind": "bert"}
     one, two, other = (
         bench.Measured(Path(folder), "w8", manifest=manifest)
@@ -273,7 +273,7 @@ def test_bundles_of_one_recipe_are_named_by_their_folders() -> None:
     ]
 
 
-def test_bad_input_fails_before_anything_is_measured(shelf: Path, tmp_path: Path) -> None:
+def test_bad_input_fails_before_anything_is_measured(shelf: Path, tmp_path):
     (tmp_path / "file").touch()
     html = bench.Outputs(html=tmp_path / "file" / "r.html")
     for bundles, outputs, says in (
@@ -304,9 +304,7 @@ def collection(shelf: Path) -> Path:
     return path
 
 
-def test_search_beside_bm25_and_by_the_teachers_documents(
-    shelf: Path, collection: Path, tmp_path: Path
-) -> None:
+def test_search_beside_bm25_and_by_the_teachers_documents(shelf: Path, collection: Path, tmp_path):
     lines: list[str] = []
     session = Session(log=lines.append, threads=1)
     documents = bench.documents(str(shelf / "teacher:fp32"), session)
@@ -339,7 +337,7 @@ def test_search_beside_bm25_and_by_the_teachers_documents(
     assert '"bm25":' in (tmp_path / "r.html").read_text(encoding="utf-8"), "its sentence, see test_report"
 
 
-def test_documents_of_another_space_are_refused(shelf: Path, collection: Path, tmp_path: Path) -> None:
+def test_documents_of_another_space_are_refused(shelf: Path, collection: Path, tmp_path):
     angles = np.radians([120 + angle for angle in WORDS.values()])
     turned = bundle(tmp_path / "turned", "bert", np.stack([np.cos(angles), np.sin(angles)], axis=1))
     session = Session(threads=1)
@@ -365,17 +363,17 @@ def test_documents_of_another_space_are_refused(shelf: Path, collection: Path, t
 def test_a_search_that_cannot_be_measured(
     shelf: Path,
     collection: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     search: scoring.Search,
     suite: str,
     place: str,
-) -> None:
+):
     monkeypatch.setitem(sys.modules, "Stemmer", None)
     with pytest.raises(UserError, match=place):
         bench.bench([str(shelf / "student")], [str(shelf / suite / "suite.yaml")], Session(), search=search)
 
 
-def test_the_error_of_a_child_is_raised(tmp_path: Path) -> None:
+def test_the_error_of_a_child_is_raised(tmp_path):
     changed = bundle(tmp_path / "changed", "bert", np.ones((6, 2)))
     (changed / "onnx" / "model_w8.onnx").write_bytes(b"other bytes")
     for folder, problem in ((tmp_path / "nowhere", "nowhere"), (changed, "model_w8.onnx: changed since")):
@@ -383,7 +381,7 @@ def test_the_error_of_a_child_is_raised(tmp_path: Path) -> None:
             speed.measure([speed.Target(folder, "w8")], ["zero"], Session(threads=1), PLAN)
 
 
-def test_children_alternate(shelf: Path) -> None:
+def test_children_alternate(shelf: Path):
     lines: list[str] = []
     both = [speed.Target(shelf / "student", "w8"), speed.Target(shelf / "teacher", "fp32")]
     found = speed.measure(both, ["zero ten", "sixty"], Session(log=lines.append, threads=1), PLAN)
@@ -403,14 +401,14 @@ def test_children_alternate(shelf: Path) -> None:
         )
 
 
-def test_threads_default_to_the_environments(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_default_to_the_environments(shelf: Path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert run(shelf, ["student"], threads=None, plan=QUICK)["reports"][0]["threads"] == 3
     with pytest.raises(UserError, match="threads=0: not a whole number from 1 to 1,024"):
         run(shelf, ["student"], threads=0, plan=QUICK)
 
 
-def test_the_teacher_of_the_missing_teacher_line_is_the_bundles_own() -> None:
+def test_the_teacher_of_the_missing_teacher_line_is_the_bundles_own():
     def logged(teacher: dict[str, str], kind: str = "bert") -> str:
         lines: list[str] = []
         manifest = {"kind": kind, "teacher": "t", "recipe": {"teacher": teacher}}
@@ -427,7 +425,7 @@ def test_the_teacher_of_the_missing_teacher_line_is_the_bundles_own() -> None:
 INT8 = scoring.Search(precisions=("int8",))
 
 
-def test_embeddings_in_fewer_bytes_stand_beside_float32(shelf: Path, tmp_path: Path) -> None:
+def test_embeddings_in_fewer_bytes_stand_beside_float32(shelf: Path, tmp_path):
     lines: list[str] = []
     outputs = bench.Outputs(tmp_path / "r.json", tmp_path / "r.html")
     [found] = run(shelf, ["student"], lines, search=INT8, outputs=outputs)["reports"]
@@ -452,14 +450,14 @@ def test_embeddings_in_fewer_bytes_stand_beside_float32(shelf: Path, tmp_path: P
         ("binary", "binary needs dimensions in whole bytes, not 3; choose int8"),
     ],
 )
-def test_embeddings_that_are_not_scored(shelf: Path, precision: str, message: str) -> None:
+def test_embeddings_that_are_not_scored(shelf: Path, precision: str, message: str):
     with pytest.raises(UserError) as caught:
         run(shelf, ["student"], search=scoring.Search(precisions=(precision,)))
     assert str(caught.value) == f"--embeddings: {message}"
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="no Node on the path")
-def test_another_runner_joins_the_same_report(tmp_path: Path) -> None:
+def test_another_runner_joins_the_same_report(tmp_path):
     outputs, both = bench.Outputs(tmp_path / "r.json", tmp_path / "r.html"), ["python", "node"]
     session = Session(threads=1)
     bench.bench(["micro"], [], session, outputs, QUICK, runners=both)
@@ -471,7 +469,7 @@ def test_another_runner_joins_the_same_report(tmp_path: Path) -> None:
     assert set(own["against"]) == {"micro:int8 [node]"} and set(node["against"]) == {"micro:int8"}
 
 
-def test_a_runner_of_another_model_is_refused(shelf: Path, tmp_path: Path) -> None:
+def test_a_runner_of_another_model_is_refused(shelf: Path, tmp_path):
     """Its embeddings are compared before its times are reported."""
     for name, rows, error, problem in (
         ("other", [[0.0, 1.0]], CheckFailed, "an embedding is at a cosine of 0.000 to that of teacher:w8"),

@@ -44,13 +44,13 @@ def verdicts(found: dict[str, Any]) -> dict[str, str]:
     return {each["measure"]: each["verdict"] for each in found["changes"]}
 
 
-def test_a_report_is_no_different_from_itself(tmp_path: Path) -> None:
+def test_a_report_is_no_different_from_itself(tmp_path):
     found = compared(tmp_path, sampled(), sampled())
     assert verdicts(found) == dict.fromkeys(["sts7", "graph MB", "p50 ms", "texts/s"], "within noise")
     assert found["changes"][0]["interval95"] == [0, 0]
 
 
-def test_a_loss_counts_only_beyond_its_paired_interval(tmp_path: Path) -> None:
+def test_a_loss_counts_only_beyond_its_paired_interval(tmp_path):
     """The same errors a little larger are a loss; other errors of that size are none, though scores differ
     by more."""
     smaller, larger, others = sampled(noise=0.2), sampled(noise=0.205), sampled(noise=0.2, seed=3)
@@ -63,7 +63,7 @@ def test_a_loss_counts_only_beyond_its_paired_interval(tmp_path: Path) -> None:
     assert abs(change["after"] - change["before"]) > 100 * abs(loss)
 
 
-def test_without_samples_half_a_per_cent_counts(tmp_path: Path) -> None:
+def test_without_samples_half_a_per_cent_counts(tmp_path):
     before, same, worse = (made("x", "bert", "w8", 4, 1.0, score) for score in (0.7, 0.697, 0.694))
     assert verdicts(compared(tmp_path, before, same))["sts7"] == "within noise"
     with pytest.raises(CheckFailed, match=r"sts7: 70.00 to 69.40, -0.9%"):
@@ -86,7 +86,7 @@ def slowed(factor: float, between: float = 0.02) -> dict[str, Any]:
     return slower
 
 
-def test_a_slower_bundle_fails_beyond_what_the_runs_resolve(tmp_path: Path) -> None:
+def test_a_slower_bundle_fails_beyond_what_the_runs_resolve(tmp_path):
     with pytest.raises(CheckFailed, match=r"x:w8: p50 ms: .*\+50.0%"):
         compared(tmp_path, sampled(), slowed(1.5))
     assert verdicts(compared(tmp_path, slowed(1.5), sampled()))["p50 ms"] == "better"
@@ -97,7 +97,7 @@ def test_a_slower_bundle_fails_beyond_what_the_runs_resolve(tmp_path: Path) -> N
     assert verdicts(compared(tmp_path, sampled(), slower))["p50 ms"] == "within noise"
 
 
-def test_times_of_another_machine_are_not_compared(tmp_path: Path) -> None:
+def test_times_of_another_machine_are_not_compared(tmp_path):
     other, lines = slowed(3.0), list[str]()
     other["machine"]["cpu"], other["threads"] = "Another", 4
     other["single"]["distinct"] = 128  # of --quick
@@ -106,7 +106,7 @@ def test_times_of_another_machine_are_not_compared(tmp_path: Path) -> None:
     assert "measured with another processor, number of threads, number of texts" in lines[0]
 
 
-def test_scores_of_nothing_and_below_it_may_rise(tmp_path: Path) -> None:
+def test_scores_of_nothing_and_below_it_may_rise(tmp_path):
     for before, after in ((0.0, 0.5), (-0.1, 0.2)):
         given = (made("x", "bert", "w8", 4, 1.0, score) for score in (before, after))
         assert verdicts(compared(tmp_path, *given))["sts7"] == "better"
@@ -114,7 +114,7 @@ def test_scores_of_nothing_and_below_it_may_rise(tmp_path: Path) -> None:
         compared(tmp_path, [sampled(), sampled(noise=0.3)], sampled())
 
 
-def test_bundles_are_matched_by_title_and_single_ones_whatever_theirs(tmp_path: Path) -> None:
+def test_bundles_are_matched_by_title_and_single_ones_whatever_theirs(tmp_path):
     found = compared(tmp_path, reports(3), reports(4)[1:])
     assert found["only_before"] == ["the-teacher:fp32"] and found["only_after"] == ["student-1:w8"]
     assert {each["bundle"] for each in found["changes"]} == {report.title(each) for each in reports(3)[1:]}
@@ -126,7 +126,7 @@ def test_bundles_are_matched_by_title_and_single_ones_whatever_theirs(tmp_path: 
         compared(tmp_path, sampled(), reports(3))
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path):
     larger = copy.deepcopy(sampled())
     larger["size_bytes"]["graph"] = 5_000_000
     for name, given in (("a", sampled()), ("b", larger)):
@@ -154,7 +154,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr.strip()) == (2, message)
 
 
-def test_a_report_file_is_shown_without_measuring(tmp_path: Path) -> None:
+def test_a_report_file_is_shown_without_measuring(tmp_path):
     report.write(tmp_path / "a.json", reports(3))
     done = call("bench", "--from", "a.json", "--html", "a.html", folder=tmp_path)
     assert done.returncode == 0 and "the-teacher:fp32" in done.stdout
@@ -165,7 +165,7 @@ def test_a_report_file_is_shown_without_measuring(tmp_path: Path) -> None:
     assert done.returncode == 2 and done.stderr.startswith("b.json: ")
 
 
-def test_resampled_spearman_is_that_of_the_resample() -> None:
+def test_resampled_spearman_is_that_of_the_resample():
     """Ties and repeated pairs included: ranks are recomputed in every resample, as in scipy."""
     from scipy.stats import spearmanr
 
@@ -178,7 +178,7 @@ def test_resampled_spearman_is_that_of_the_resample() -> None:
         assert value == pytest.approx(spearmanr(cosines[rows], gold[rows]).statistic)
 
 
-def test_throughput_counts_beyond_the_spread_of_its_rounds(tmp_path: Path) -> None:
+def test_throughput_counts_beyond_the_spread_of_its_rounds(tmp_path):
     """What rounds of one run differ by is no change."""
     before, after = sampled(), sampled()
     before["offline"] |= {"batch": "budget", "samples_texts_s": {"budget": [69.0, 100.0, 170.0]}}

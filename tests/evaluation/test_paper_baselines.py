@@ -21,14 +21,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "reproduc
 from baselines import SECTIONS, cca, dual_l2, gaussian, mcl_bool, mcl_ce, seed, skd
 
 
-def test_seed_scores_its_own_teacher_and_the_queue_only() -> None:
+def test_seed_scores_its_own_teacher_and_the_queue_only():
     queue = torch.tensor([[0.0, 1.0]])
     wanted = torch.tensor([[1.0, 0.0], [1.0, -1.0]]).softmax(1)  # [t_i·t_i, t_i·q]
     mine = torch.tensor([[0.6, 0.8], [-1.0, 1.0]]).log_softmax(1)  # [s_i·t_i, s_i·q]
     assert seed(S, T, queue, 1.0, 1.0).item() == pytest.approx(-(wanted * mine).sum(1).mean().item())
 
 
-def test_two_view_regression_by_hand() -> None:
+def test_two_view_regression_by_hand():
     # unit rows: s1 = (.6, .8), s2 = (0, 1); other view (1, 0), (0, 1); teacher (1, 0), (0, −1); means over 4
     # numbers
     other = torch.tensor([[2.0, 0.0], [0.0, 5.0]])
@@ -42,7 +42,7 @@ def test_two_view_regression_by_hand() -> None:
     )
 
 
-def test_a_text_that_the_batch_holds_twice_is_its_own_translation() -> None:
+def test_a_text_that_the_batch_holds_twice_is_its_own_translation():
     """δ(t_i, t_j) is 1 where the two are the same vector, not where i is j."""
     teacher = torch.tensor([[1.0, 0], [1, 0], [0, 1]])
     other = torch.tensor([[1.0, 0], [1, 0], [0, 1]])
@@ -52,7 +52,7 @@ def test_a_text_that_the_batch_holds_twice_is_its_own_translation() -> None:
     assert mcl_bool(alone, alone.flip(1), drawn(4, 3, seed=1)).item() == pytest.approx(expected.item())
 
 
-def test_a_random_projection_keeps_distances_within_the_bound() -> None:
+def test_a_random_projection_keeps_distances_within_the_bound():
     """Johnson-Lindenstrauss: with dims ≥ 4 ln n / (ε²/2 − ε³/3), every one of the n² distances moves by less
     than ε."""
     points, epsilon = DRAW.standard_normal((30, 500)), 0.5
@@ -66,7 +66,7 @@ def test_a_random_projection_keeps_distances_within_the_bound() -> None:
     assert np.mean(gaussian(500, 100, 0).weight ** 2) == pytest.approx(1 / 100, rel=0.02)
 
 
-def test_cca_finds_what_both_sides_share() -> None:
+def test_cca_finds_what_both_sides_share():
     shared = DRAW.standard_normal((2000, 2))
     left = np.concatenate([shared, DRAW.standard_normal((2000, 6))], 1) @ DRAW.standard_normal((8, 8))
     right = np.concatenate(
@@ -80,7 +80,7 @@ def test_cca_finds_what_both_sides_share() -> None:
     assert residue.std() < 0.05
 
 
-def test_cross_entropy_over_pairs() -> None:
+def test_cross_entropy_over_pairs():
     """InfoNCE where the teacher's texts have nothing in common; its reductions; built from a recipe."""
     one, other = drawn(5, 4), drawn(5, 4, seed=1)
     orthogonal = torch.eye(5, 7, dtype=torch.float64)

@@ -83,7 +83,7 @@ def reports(count: int, suites: tuple[str, ...] = ("sts7",)) -> list[dict[str, A
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_written_and_read_again(tmp_path: Path, count: int) -> None:
+def test_written_and_read_again(tmp_path, count: int):
     path = tmp_path / "reports" / "x.json"
     report.write(path, reports(count))
     assert report_files.read(path) == reports(count)
@@ -96,7 +96,7 @@ def test_written_and_read_again(tmp_path: Path, count: int) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["x.json"]
 
 
-def test_every_key_of_the_contract_is_asked_for(tmp_path: Path) -> None:
+def test_every_key_of_the_contract_is_asked_for(tmp_path):
     assert report_files.missing_keys(made("x", "bert", "w8", 4, 1, 0.7)) == []
     for key, parts in report_files.KEYS.items():
         broken = made("x", "bert", "w8", 4, 1, 0.7)
@@ -119,7 +119,7 @@ def test_every_key_of_the_contract_is_asked_for(tmp_path: Path) -> None:
         ('{"schema": 2}', "schema 2"),
     ],
 )
-def test_what_is_no_report(tmp_path: Path, text: str, says: str) -> None:
+def test_what_is_no_report(tmp_path, text: str, says: str):
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=f"x.json: .*{says}"):
         report_files.read(tmp_path / "x.json")
@@ -127,7 +127,7 @@ def test_what_is_no_report(tmp_path: Path, text: str, says: str) -> None:
         report_files.read(tmp_path / "none.json")
 
 
-def test_nan_is_never_written(tmp_path: Path) -> None:
+def test_nan_is_never_written(tmp_path):
     broken = made("x", "bert", "w8", 4, 1, 0.7)
     broken["peak_rss_bytes"] = float("nan")
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -139,7 +139,7 @@ def test_nan_is_never_written(tmp_path: Path) -> None:
     "suites", [("sts7",), ("sts7", "retrieval"), ("a-suite-with-a-long-name", "b", "c", "d")]
 )
 @pytest.mark.parametrize("count", [1, 3, 8])
-def test_the_table_fits_a_hundred_columns_and_cuts_no_number(count: int, suites: tuple[str, ...]) -> None:
+def test_the_table_fits_a_hundred_columns_and_cuts_no_number(count: int, suites: tuple[str, ...]):
     text = tables.terminal(reports(count, suites))
     assert max(map(len, text.splitlines())) <= 100
     first = next(line for line in text.splitlines() if "the-teacher" in line)
@@ -156,7 +156,7 @@ def test_the_table_fits_a_hundred_columns_and_cuts_no_number(count: int, suites:
         assert "95.0%" in text  # 0.76 of 0.80
 
 
-def test_a_noisy_machine_is_marked() -> None:
+def test_a_noisy_machine_is_marked():
     noisy = made("x", "bert", "w8", 4, 1, 0.7)
     noisy["noise"]["between"] = 0.2
     quiet = made("y", "bert", "w8", 4, 1, 0.7)
@@ -167,7 +167,7 @@ def test_a_noisy_machine_is_marked() -> None:
 
 
 @node
-def test_the_page_rounds_as_the_tables_do() -> None:
+def test_the_page_rounds_as_the_tables_do():
     """In drawing.js stands the same rule as in tables.py."""
     values = [0.0, 0.0009, 0.0804, 0.9996, 1, 7.2223, 9.995, 12.345, 999.5, 1234.5, 52_300, 123_456.7]
     script = (page.TEMPLATES / "drawing.js").read_text(encoding="utf-8")
@@ -180,13 +180,13 @@ def test_the_page_rounds_as_the_tables_do() -> None:
     ]
 
 
-def test_names_are_shortened_in_the_middle() -> None:
+def test_names_are_shortened_in_the_middle():
     assert tables.shorten("abcdefghij", 10) == "abcdefghij"
     assert tables.shorten("abcdefghijk", 10) == "abcdef…ijk"
     assert all(len(tables.shorten("x" * 50, width)) == width for width in range(3, 50))
 
 
-def test_a_report_without_samples_and_leaves_the_report_alone() -> None:
+def test_a_report_without_samples_and_leaves_the_report_alone():
     whole = made("x", "bert", "w8", 4, 1, 0.7)
     before = copy.deepcopy(whole)
     slim = report.without_samples(whole)
@@ -195,7 +195,7 @@ def test_a_report_without_samples_and_leaves_the_report_alone() -> None:
     assert whole == before
 
 
-def test_readme_table_between_the_markers(tmp_path: Path) -> None:
+def test_readme_table_between_the_markers(tmp_path):
     report.write(tmp_path / "a.json", reports(3))
     path = tmp_path / "README.md"
     (begin, end), (other, its_end) = readme_tables.markers("results"), readme_tables.markers("other")
@@ -217,7 +217,7 @@ def test_readme_table_between_the_markers(tmp_path: Path) -> None:
         readme_tables.update_table(path, [tmp_path / "a.json"])
 
 
-def test_reports_of_one_graph_are_one_line(tmp_path: Path) -> None:
+def test_reports_of_one_graph_are_one_line(tmp_path):
     """Accuracy of all of them, costs of the first; another graph of the same name stays its own line."""
     first, again, other = (copy.deepcopy(reports(1)[0]) for _ in range(3))
     suite = next(iter(first["quality"]))
@@ -233,12 +233,12 @@ def test_reports_of_one_graph_are_one_line(tmp_path: Path) -> None:
 class _Tags(HTMLParser):
     """Every tag is closed in order; attributes that could fetch are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.open: list[str] = []
         self.fetches: list[str] = []
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]):
         self.fetches += [
             value or ""
             for name, value in attributes
@@ -247,16 +247,16 @@ class _Tags(HTMLParser):
         if tag not in ("meta", "br", "input"):
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]):
         pass
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag: str):
         assert self.open.pop() == tag
 
 
 @pytest.mark.parametrize("suites", [("sts7",), ("sts7", "<retrieval>")])
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
-def test_the_page_is_whole_and_needs_nothing(tmp_path: Path, count: int, suites: tuple[str, ...]) -> None:
+def test_the_page_is_whole_and_needs_nothing(tmp_path, count: int, suites: tuple[str, ...]):
     page.write(tmp_path / "x.html", reports(count, suites))
     text = (tmp_path / "x.html").read_text(encoding="utf-8")
     tags = _Tags()
@@ -272,7 +272,7 @@ def test_the_page_is_whole_and_needs_nothing(tmp_path: Path, count: int, suites:
     )
 
 
-def test_the_gpu_is_named_in_the_conditions() -> None:
+def test_the_gpu_is_named_in_the_conditions():
     found: dict[str, Any] = {
         "device": "cuda",
         "machine": {"gpu": {"name": "NVIDIA L4"}, "cpu": "Xeon"},
@@ -305,7 +305,7 @@ def sections(text: str) -> list[str]:
 
 
 @chromium
-def test_a_browser_draws_the_page(tmp_path: Path) -> None:
+def test_a_browser_draws_the_page(tmp_path):
     """Every section is drawn, and names are text."""
     text = drawn_page(tmp_path, reports(3, ("sts7", "more")))
     assert sections(text) == [
@@ -323,7 +323,7 @@ def test_a_browser_draws_the_page(tmp_path: Path) -> None:
 
 
 @chromium
-def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_path: Path) -> None:
+def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_path):
     agreeing = made("good", "bert", "w8", 4.5, 0.5, 0.77)
     found = {"texts": 10, "spearman": 0.91, "cosine_mean": None, "top10_overlap": 0.5}
     agreeing["agreement"] = {**found, "source": "held-out <texts>"}
@@ -350,7 +350,7 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_pa
 
 
 @chromium
-def test_the_page_tells_what_a_student_loses_elsewhere_and_what_bm25_scores_alone(tmp_path: Path) -> None:
+def test_the_page_tells_what_a_student_loses_elsewhere_and_what_bm25_scores_alone(tmp_path):
     found = [made("t", "teacher", "fp32", 90, 4.0, 0.5, ("sts7", "search", "search + BM25"))]
     found.append(made("x", "bert", "w8", 4, 0.5, 0.49, ("sts7", "search", "search + BM25")))
     for report_, average, joined in zip(found, (0.5, 0.4), (0.55, 0.54), strict=True):
@@ -397,8 +397,8 @@ def heading(text: str) -> str:
     ],
 )
 def test_the_page_without_a_teacher_leads_with_the_fastest_beside_the_best(
-    tmp_path: Path, megabytes: float, score: float, noise: float, tie: bool, says: str
-) -> None:
+    tmp_path, megabytes: float, score: float, noise: float, tie: bool, says: str
+):
     """Ratios to two digits, ~ where the machine was noisy or the intervals of both hold both scores."""
     a, b = made("a", "bert", "w8", 4, 1, 0.7), made("b", "bert", "w8", megabytes, 1, score)
     a["single"]["p50_ms"], b["single"]["p50_ms"], b["noise"]["between"] = 1, 6.5, noise
@@ -429,7 +429,7 @@ document.title += `, then ${tip.style.visibility}`; }</script>"""
 
 
 @chromium
-def test_the_page_by_keyboard_alone(tmp_path: Path) -> None:
+def test_the_page_by_keyboard_alone(tmp_path):
     """A filter keeps focus and sorting though the page is redrawn, and the last one stays; a plot is one tab
     stop, arrow keys go from point to point, and Escape hides a point's tip."""
     text = drawn_page(tmp_path, everything(), FILTER)
@@ -440,7 +440,7 @@ def test_the_page_by_keyboard_alone(tmp_path: Path) -> None:
 
 @chromium
 @pytest.mark.parametrize("width", [1280, 800])
-def test_all_of_the_page_is_printed(tmp_path: Path, width: int) -> None:
+def test_all_of_the_page_is_printed(tmp_path, width: int):
     """From a desktop's window and a tablet's, which shows the plots of phones, the same pages with every
     section, and the plots of all suites."""
     shown = everything()
@@ -485,7 +485,7 @@ def everything() -> list[dict[str, Any]]:
     return [made("t", "teacher", "fp32", 90, 4.0, 0.8), *both]
 
 
-def test_ties_and_what_disturbed_the_machine_stand_below_the_table() -> None:
+def test_ties_and_what_disturbed_the_machine_stand_below_the_table():
     text = tables.terminal(everything())
     assert max(map(len, text.splitlines())) <= 100
     told = " ".join(text.split())
@@ -497,7 +497,7 @@ def test_ties_and_what_disturbed_the_machine_stand_below_the_table() -> None:
 
 
 @chromium
-def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
+def test_the_page_shows_all_that_was_measured(tmp_path):
     text = drawn_page(tmp_path, everything())
     more = ["Latency by length", "Start and memory"]
     assert {*more, "How to reproduce"} <= set(sections(text))
@@ -517,7 +517,7 @@ document.title = `wide ${page.scrollWidth} of ${page.clientWidth}` }</script>"""
 
 @chromium
 @pytest.mark.parametrize("count", [1, 3])
-def test_nothing_is_scrolled_sideways_on_a_phone(tmp_path: Path, count: int) -> None:
+def test_nothing_is_scrolled_sideways_on_a_phone(tmp_path, count: int):
     """In a frame of a phone's width, since a window of a browser without a screen is not as narrow."""
     page.write(tmp_path / "inside.html", everything()[-count:])
     inside = (tmp_path / "inside.html").read_text(encoding="utf-8").replace("</body>", f"{PHONE}</body>")

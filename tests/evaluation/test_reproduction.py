@@ -38,7 +38,7 @@ def known_baselines() -> Iterator[None]:
         yield
 
 
-def test_scores_are_spearmans_with_ties_or_means() -> None:
+def test_scores_are_spearmans_with_ties_or_means():
     random = np.random.default_rng(0)
     gold, rows = random.integers(0, 5, 40).astype(float), random.normal(size=(3, 40)).round(1)
     drawn = random.integers(0, 40, 40)
@@ -52,7 +52,7 @@ def test_scores_are_spearmans_with_ties_or_means() -> None:
     )  # a constant ranks nothing
 
 
-def test_the_bootstrap_is_paired() -> None:
+def test_the_bootstrap_is_paired():
     """A run that is 0.25 better on every query is so on every sample; its own score varies."""
     first = np.random.default_rng(1).random(30)
     found = ranking_claims.resampled(
@@ -70,7 +70,7 @@ def test_the_bootstrap_is_paired() -> None:
         )
 
 
-def test_contrasts_are_paired_by_seed() -> None:
+def test_contrasts_are_paired_by_seed():
     """Seeds differ by points, their differences by little: a − b is 1, 2 and 3 on seeds 0, 1 and 4, with a
     standard error of 1 / √3."""
     scores = {
@@ -102,7 +102,7 @@ def test_contrasts_are_paired_by_seed() -> None:
         ([], None, "not yet: 0 of 3 seeds"),
     ],
 )
-def test_verdicts(differences: list[float], interval: tuple[float, float] | None, expected: str) -> None:
+def test_verdicts(differences: list[float], interval: tuple[float, float] | None, expected: str):
     assert ranking_claims.verdict(np.array(differences), interval) == expected
 
 
@@ -115,11 +115,11 @@ def test_verdicts(differences: list[float], interval: tuple[float, float] | None
         ([-1.5, -3.2], False),  # not yet known
     ],
 )
-def test_a_student_that_learned_nothing(scores: list[float], expected: bool) -> None:
+def test_a_student_that_learned_nothing(scores: list[float], expected: bool):
     assert ranking_claims.at_chance(np.array(scores)) == expected
 
 
-def test_every_paper_is_ready() -> None:
+def test_every_paper_is_ready():
     """Every variant's recipe parses with its changes, under a name of its own, after the runs it reads."""
     papers = ranking_claims.papers()
     assert set(papers) == {"congen", "distilcse", "multi-stage", "sra", "text-level"}
@@ -137,7 +137,7 @@ def test_every_paper_is_ready() -> None:
 
 
 @pytest.mark.parametrize("name", ["congen", "distilcse", "multi-stage", "sra", "text-level"])
-def test_every_arm_is_the_papers_or_the_page_says_why_not(name: str) -> None:
+def test_every_arm_is_the_papers_or_the_page_says_why_not(name: str):
     paper, stated = ranking_claims.papers()[name], paper_settings.read(name)
     assert len(stated.settings) >= 9
     assert paper_settings.problems(paper, stated) == []
@@ -147,7 +147,7 @@ def test_every_arm_is_the_papers_or_the_page_says_why_not(name: str) -> None:
     )
 
 
-def test_a_deviation_that_is_not_stated_is_a_problem() -> None:
+def test_a_deviation_that_is_not_stated_is_a_problem():
     paper = ranking_claims.papers()["congen"]
 
     def problems(**setting: Any) -> list[str]:
@@ -208,9 +208,7 @@ def write(folder: Path, world: World) -> Path:
     return folder
 
 
-def test_a_tiny_queue_from_recipes_to_a_page(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path, monkeypatch):
     home, runs, reports = write(tmp_path, world), tmp_path / "runs", tmp_path / "reports"
     papers, suite = queue.chosen(None, home), suite_of(world)
     logged: list[str] = []
@@ -282,7 +280,7 @@ def test_a_tiny_queue_from_recipes_to_a_page(
     assert queue.Job("tiny", "a", 0) not in queue.unfinished({"tiny": paper}, 1, elsewhere)
 
 
-def test_other_circumstances_and_a_teacher_in_a_folder(world: World, tmp_path: Path) -> None:
+def test_other_circumstances_and_a_teacher_in_a_folder(world: World, tmp_path):
     """A counterpart has its changes after the variant's; the hub's teacher is read from a folder, and the
     report names it and its hash."""
     home, reports = write(tmp_path, world), tmp_path / "reports"
@@ -317,7 +315,7 @@ def test_other_circumstances_and_a_teacher_in_a_folder(world: World, tmp_path: P
     assert f"owner/tiny@main (sha256 of model.safetensors: {sha256})" in text and "Other than above." in text
 
 
-def test_the_commands_explain_themselves(tmp_path: Path) -> None:
+def test_the_commands_explain_themselves(tmp_path):
     for app in (queue.app, table.app):
         shown = CliRunner().invoke(app, ["--help"])
         assert shown.exit_code == 0 and "Example: python bench/reproduction/" in shown.output

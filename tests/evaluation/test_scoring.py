@@ -55,7 +55,7 @@ TABLE = "".join(
 STS = "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n"
 
 
-def test_all_by_hand(tmp_path: Path) -> None:
+def test_all_by_hand(tmp_path):
     suite = scoring.suite(write_suite(tmp_path, STS, pairs=TABLE))
     found = scoring.evaluate(suite, encode)
     task = found["tasks"]["t"]
@@ -67,7 +67,7 @@ def test_all_by_hand(tmp_path: Path) -> None:
     assert found["kind"] == "sts"
 
 
-def test_average_is_the_mean_of_all_over_tasks_and_subset_filters(tmp_path: Path) -> None:
+def test_average_is_the_mean_of_all_over_tasks_and_subset_filters(tmp_path):
     yaml = (
         "kind: sts\ntasks: [{name: first, file: pairs.tsv, subset: a}, {name: second, file: pairs.tsv, "
         "subset: b}]\n"
@@ -78,14 +78,14 @@ def test_average_is_the_mean_of_all_over_tasks_and_subset_filters(tmp_path: Path
     assert found["average"] == pytest.approx(-0.1)
 
 
-def test_vectors_without_direction_have_cosine_zero(tmp_path: Path) -> None:
+def test_vectors_without_direction_have_cosine_zero(tmp_path):
     table = "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\t\t3\nzero\tmore\t0\n"
     suite = scoring.suite(write_suite(tmp_path, STS, pairs=table))
     assert scoring.evaluate(suite, encode)["tasks"]["t"]["all"] == pytest.approx(1)  # 0.98 > 0 > -0.87
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_an_embedding_that_is_not_finite_has_no_score(tmp_path: Path, value: float) -> None:
+def test_an_embedding_that_is_not_finite_has_no_score(tmp_path, value: float):
     suite = scoring.suite(write_suite(tmp_path, STS, pairs=TABLE))
 
     def broken(texts: list[str]) -> np.ndarray:
@@ -96,14 +96,14 @@ def test_an_embedding_that_is_not_finite_has_no_score(tmp_path: Path, value: flo
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_encoder_that_returns_one_vector_scores_zero(tmp_path: Path) -> None:
+def test_an_encoder_that_returns_one_vector_scores_zero(tmp_path):
     suite = scoring.suite(write_suite(tmp_path, STS, pairs=TABLE))
     found = scoring.evaluate(suite, lambda texts: np.ones((len(texts), 4), np.float32))
     assert found["average"] == 0
     assert scoring.evaluate(suite, lambda texts: np.zeros((len(texts), 4), np.float32))["average"] == 0
 
 
-def test_each_distinct_text_is_encoded_once(tmp_path: Path) -> None:
+def test_each_distinct_text_is_encoded_once(tmp_path):
     suite = scoring.suite(
         write_suite(
             tmp_path,
@@ -121,7 +121,7 @@ def test_each_distinct_text_is_encoded_once(tmp_path: Path) -> None:
     assert sorted(seen) == sorted({"zero", "ten", "thirty", "ninety", "more", "sixty", 'thirty "'})
 
 
-def test_columns_by_name_gz_and_files_under_data(tmp_path: Path) -> None:
+def test_columns_by_name_gz_and_files_under_data(tmp_path):
     table = "gold\tjunk\tleft\tright\tsubset\n5\tx\tzero\tten\tp\n0\tx\tzero\tmore\tp\n3\tx\tzero\tsixty\tq\n"
     (tmp_path / "data").mkdir()
     with gzip.open(tmp_path / "data" / "pairs.tsv.gz", "wt", encoding="utf-8") as file:
@@ -187,9 +187,7 @@ def test_columns_by_name_gz_and_files_under_data(tmp_path: Path) -> None:
         ("kind: [\n", TABLE, "not YAML"),
     ],
 )
-def test_bad_suites_say_where_and_what(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, yaml: str, table: str, says: str
-) -> None:
+def test_bad_suites_say_where_and_what(tmp_path, monkeypatch, yaml: str, table: str, says: str):
     monkeypatch.delenv("EDGEDISTILL_DATA", raising=False)
     path = write_suite(tmp_path, yaml, pairs=table)
     with pytest.raises(UserError) as problem:
@@ -201,12 +199,12 @@ def test_bad_suites_say_where_and_what(
 @pytest.mark.parametrize(
     ("data", "fact"), [("nowhere", "nowhere: no such folder"), ("", "pairs.tsv: no such file, but")]
 )
-def test_missing_data(tmp_path: Path, data: str, fact: str) -> None:
+def test_missing_data(tmp_path, data: str, fact: str):
     with pytest.raises(UserError, match=fact):
         scoring.suite(write_suite(tmp_path / "suite", STS), tmp_path / data)
 
 
-def test_not_utf8_and_broken_gzip(tmp_path: Path) -> None:
+def test_not_utf8_and_broken_gzip(tmp_path):
     path = write_suite(tmp_path, STS, pairs=TABLE)
     (tmp_path / "pairs.tsv").write_bytes(TABLE.encode() + b"\xff\xfe\t\t1\ta\n")
     with pytest.raises(UserError, match=r"pairs.tsv: .* is not UTF-8"):
@@ -218,7 +216,7 @@ def test_not_utf8_and_broken_gzip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mini", "sts-small"])
-def test_a_suite_ships_whole(name: str) -> None:
+def test_a_suite_ships_whole(name: str):
     suite = scoring.suite(name)
     assert sum(len(pairs.gold) for pairs in suite.tasks.values()) >= 200
     for pairs in suite.tasks.values():
@@ -227,7 +225,7 @@ def test_a_suite_ships_whole(name: str) -> None:
         assert len(set(pairs.gold.tolist())) >= 4
 
 
-def test_the_default_suite_ranks_students_as_sts7_does() -> None:
+def test_the_default_suite_ranks_students_as_sts7_does():
     """sts7: nano 79.1, multi 78.0, micro 73.4."""
     suite = scoring.suite(bench.DEFAULT_SUITE)
     students = [edgedistill.load(name) for name in ("nano", "multi", "micro")]
@@ -235,7 +233,7 @@ def test_the_default_suite_ranks_students_as_sts7_does() -> None:
     assert 0.9 > nano > multi > micro + 0.03 > 0.7
 
 
-def test_ndcg_by_hand() -> None:
+def test_ndcg_by_hand():
     # ranked grades are 3 2 0 1, judged ones 3 3 2 1: a grade counts grade / log2(rank + 1)
     gained = 3 + 2 / math.log2(3) + 1 / math.log2(5)
     ideal = 3 + 3 / math.log2(3) + 1 + 1 / math.log2(5)
@@ -255,7 +253,7 @@ def beir(
     queries: dict[str, str],
     qrels: list[tuple[str, str, int]],
     gz: bool = False,
-) -> None:
+):
     folder.mkdir(parents=True)
     rows = [
         json.dumps({"_id": name, "title": text.split()[0], "text": " ".join(text.split()[1:])})
@@ -273,9 +271,7 @@ def beir(
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 4096])
-def test_retrieval_by_hand_whatever_the_chunk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
+def test_retrieval_by_hand_whatever_the_chunk(tmp_path, monkeypatch, chunk: int):
     corpus = {"d1": "zero text", "d2": "thirty text", "d3": "ninety text", "d4": "more text"}
     qrels = [("q1", "d2", 2), ("q1", "d1", 1), ("q1", "gone", 1), ("q2", "d3", 1)]
     beir(tmp_path / "set", corpus, {"q1": "ten", "q2": "more", "q3": "never judged"}, qrels, gz=chunk == 1)
@@ -292,13 +288,13 @@ def test_retrieval_by_hand_whatever_the_chunk(
     assert found["average"] == pytest.approx((first + second) / 2, abs=1e-5)
 
 
-def test_ties_go_to_the_higher_id_as_in_trec_eval(tmp_path: Path) -> None:
+def test_ties_go_to_the_higher_id_as_in_trec_eval(tmp_path):
     beir(tmp_path / "set", {"a": "zero x", "c": "zero x", "b": "zero x"}, {"q": "zero"}, [("q", "b", 1)])
     suite = scoring.suite(write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n"))
     assert scoring.evaluate(suite, encode)["average"] == pytest.approx(1 / math.log2(3))  # c, b, a
 
 
-def test_a_collection_of_tables_without_headers(tmp_path: Path) -> None:
+def test_a_collection_of_tables_without_headers(tmp_path):
     """As test_retrieval_by_hand: a cell in quotes is a text like others."""
     folder = tmp_path / "set"
     folder.mkdir()
@@ -315,7 +311,7 @@ def test_a_collection_of_tables_without_headers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["beir", "flat"])
-def test_judgements_of_another_split(tmp_path: Path, layout: str) -> None:
+def test_judgements_of_another_split(tmp_path, layout: str):
     beir(tmp_path / "set", {"a": "zero x", "b": "thirty x"}, {"q": "ten", "r": "more"}, [("q", "b", 1)])
     judged = "query-id\tcorpus-id\tscore\nr\tb\t1\n"
     if layout == "beir":
@@ -337,7 +333,7 @@ def test_judgements_of_another_split(tmp_path: Path, layout: str) -> None:
         )
 
 
-def test_beside_bm25_by_hand(tmp_path: Path) -> None:
+def test_beside_bm25_by_hand(tmp_path):
     """One query, which the nearest text does not answer, and of whose word `more` only the farthest text
     has one: its share of BM25 lifts it by the weight."""
     corpus = {"d1": "zero text", "d2": "thirty text", "d3": "ninety text", "d4": "more text"}
@@ -358,7 +354,7 @@ def test_beside_bm25_by_hand(tmp_path: Path) -> None:
         assert found["suite"]["average"] == scoring.evaluate(suite, encode)["average"]
 
 
-def test_documents_of_another_encoder_are_embedded_once(tmp_path: Path) -> None:
+def test_documents_of_another_encoder_are_embedded_once(tmp_path):
     beir(tmp_path / "set", {"a": "zero x", "b": "thirty x"}, {"q": "zero"}, [("q", "b", 1)])
     yaml = "name: suite\nkind: retrieval\ntasks: [{name: one, folder: set}, {name: two, folder: set}]\n"
     suite, embedded = scoring.suite(write_suite(tmp_path, yaml)), list[str]()
@@ -380,7 +376,7 @@ def test_documents_of_another_encoder_are_embedded_once(tmp_path: Path) -> None:
     assert [found[title]["average"] for title in titles] == [second, second, 1, 1]
 
 
-def test_broken_collections(tmp_path: Path) -> None:
+def test_broken_collections(tmp_path):
     path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n")
     beir(tmp_path / "set", {"d": "zero x"}, {"q": "zero"}, [("q", "d", 1), ("p", "d", 1)])
     with pytest.raises(UserError, match=r"query 'p' is not in queries.jsonl"):
@@ -394,14 +390,14 @@ def test_broken_collections(tmp_path: Path) -> None:
         scoring.suite(path)
 
 
-def test_samples_are_seeded_and_repeat_only_when_they_must(tmp_path: Path) -> None:
+def test_samples_are_seeded_and_repeat_only_when_they_must(tmp_path):
     suite = scoring.suite(write_suite(tmp_path, STS, pairs=TABLE))
     assert suite.sample(5) == suite.sample(5)
     assert len(set(suite.sample(7))) == 7
     assert len(suite.sample(20)) == 20
 
 
-def test_agreement_of_a_rotation_is_perfect_but_for_the_cosine() -> None:
+def test_agreement_of_a_rotation_is_perfect_but_for_the_cosine():
     random = np.random.default_rng(0)
     teacher = random.normal(size=(60, 8)).astype(np.float32)
     turn = np.linalg.qr(random.normal(size=(8, 8)))[0].astype(np.float32)
@@ -412,7 +408,7 @@ def test_agreement_of_a_rotation_is_perfect_but_for_the_cosine() -> None:
     assert agreement(teacher, teacher)["cosine_mean"] == pytest.approx(1)
 
 
-def test_agreement_equals_scipy_and_a_plain_loop() -> None:
+def test_agreement_equals_scipy_and_a_plain_loop():
     random = np.random.default_rng(1)
     teacher = random.normal(size=(40, 6))
     student = np.concatenate([teacher[:, :4], random.normal(size=(40, 5))], axis=1)
@@ -427,7 +423,7 @@ def test_agreement_equals_scipy_and_a_plain_loop() -> None:
     assert found["top10_overlap"] == pytest.approx(np.mean(shared))
 
 
-def test_agreement_samples_pairs_with_a_seed() -> None:
+def test_agreement_samples_pairs_with_a_seed():
     vectors = np.random.default_rng(2).normal(size=(100, 4))
     other = vectors + np.random.default_rng(3).normal(size=(100, 4))
     first, again = (agreement(vectors, other, pairs=500) for _ in range(2))
@@ -435,7 +431,7 @@ def test_agreement_samples_pairs_with_a_seed() -> None:
     assert first["spearman"] != agreement(vectors, other, pairs=400)["spearman"]
 
 
-def test_scores_with_embeddings_in_fewer_bytes(tmp_path: Path) -> None:
+def test_scores_with_embeddings_in_fewer_bytes(tmp_path):
     """Every task once more, with what int8 and bits leave of the embeddings; bits by hand."""
     draw = np.random.default_rng(0)
     known: dict[str, np.ndarray] = {}

@@ -8,7 +8,6 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ def round_of(single: list[float], rate: float = 100.0) -> speed.Round:
     return speed.Round(speed.Answer(**answer), {"steal": 0.0})
 
 
-def test_rounds_are_pooled_by_hand() -> None:
+def test_rounds_are_pooled_by_hand():
     plan = speed.MeasurementPlan(queries=4, rounds=2, resamples=20)
     rounds = [round_of([1.0, 2.0, 3.0, 4.0], 100), round_of([1.0, 2.0, 3.0, 14.0], 300)]
     found = speed.summary(rounds, plan)
@@ -51,7 +50,7 @@ def test_rounds_are_pooled_by_hand() -> None:
     assert found["peak_rss_bytes"] == 300
 
 
-def test_intervals_hold_the_value_and_narrow_with_samples() -> None:
+def test_intervals_hold_the_value_and_narrow_with_samples():
     random = np.random.default_rng(0)
     points, few = bootstrap.quantiles([*random.lognormal(0, 0.3, (3, 50))], 300)
     _, many = bootstrap.quantiles([*random.lognormal(0, 0.3, (3, 5000))], 300)
@@ -65,19 +64,19 @@ def test_intervals_hold_the_value_and_narrow_with_samples() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"), [("3", 3), ("4,2", 4), ("0", None), ("", None), ("many", None)]
 )
-def test_default_threads(monkeypatch: pytest.MonkeyPatch, value: str, expected: int | None) -> None:
+def test_default_threads(monkeypatch, value: str, expected: int | None):
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert machine.default_threads() == (expected or machine.processors())
 
 
-def test_peak_memory_is_of_this_process_not_of_its_parent() -> None:
+def test_peak_memory_is_of_this_process_not_of_its_parent():
     ballast = np.ones(40_000_000)  # 320 MB
     code = "from edgedistill import machine; print(machine.peak_rss_bytes())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 5_000_000 < int(done.stdout) < ballast.nbytes < machine.peak_rss_bytes()
 
 
-def test_rates_count_texts_and_leave_the_first_call_out() -> None:
+def test_rates_count_texts_and_leave_the_first_call_out():
     calls: list[int] = []
     rate = speed_child._rate(lambda batch: calls.append(len(batch)), ["x"] * 5, 2, 0.0)
     assert calls == [2, 2]  # the first, then at least one that counts
@@ -88,7 +87,7 @@ def test_rates_count_texts_and_leave_the_first_call_out() -> None:
     assert calls[:7] == [2, 2, 2, 1, 2, 2, 1]
 
 
-def test_a_difference_between_rankings_is_paired_and_agrees_with_scipy() -> None:
+def test_a_difference_between_rankings_is_paired_and_agrees_with_scipy():
     from scipy.stats import bootstrap as by_scipy
 
     random = np.random.default_rng(3)
@@ -114,7 +113,7 @@ def drawn(rounds: int, factor: float = 1.0, noise: float = 0.05, seed: int = 0) 
     return [round_of(each.tolist()) for each in times]
 
 
-def test_ratios_are_paired_query_by_query() -> None:
+def test_ratios_are_paired_query_by_query():
     """Queries that differ twentyfold do not widen the interval of a ratio; an unfinished pass is left out."""
     ours = [np.array([*each.single_ms, 1e6]) for each in drawn(3, 1.1, seed=1)]
     theirs = [each.single_ms for each in drawn(3, seed=2)]
@@ -123,7 +122,7 @@ def test_ratios_are_paired_query_by_query() -> None:
     assert low < 1.1 < high and low > 1.07 and high < 1.13
 
 
-def test_the_same_bundle_twice_decides_what_is_a_tie() -> None:
+def test_the_same_bundle_twice_decides_what_is_a_tie():
     """A difference of 10% counts where the A/A test is narrow, and is a tie where it is wide."""
     plan = speed.MeasurementPlan(queries=40, resamples=200)
 
@@ -142,7 +141,7 @@ def test_the_same_bundle_twice_decides_what_is_a_tie() -> None:
     assert 0.15 < noisy["noise"]["resolution"] < 0.25 and noisy["against"]["b"]["tie"]
 
 
-def test_what_disturbs_a_machine_is_read_from_the_system(tmp_path: Path) -> None:
+def test_what_disturbs_a_machine_is_read_from_the_system(tmp_path):
     (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 250 0 0\ncpu0 1 2 3 4 5 6 7 9 0 0\n")
     (tmp_path / "cpu.stat").write_text("usage_usec 5\nnr_throttled 2\nthrottled_usec 1500000\n")
     found = machine.pressure(tmp_path, tmp_path / "stat")
@@ -161,7 +160,7 @@ def answered(**changes: Any) -> str:
     return f"echo '{json.dumps(ANSWER | changes)}'"
 
 
-def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
+def test_any_program_that_answers_in_the_agreed_form_is_a_runner():
     found = asked_of(f"read request; echo loading; echo '{json.dumps(ANSWER)}'")
     assert found.answer.single_ms == ANSWER["single_ms"] and found.answer.texts_s == ANSWER["texts_s"]
     pooled = speed.summary([found], speed.MeasurementPlan(queries=2, resamples=10))
@@ -183,13 +182,13 @@ def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
         (answered(by_length={"8": {"tokens": 8, "graph_ms": 1}}), "its answer's by_length.8.tokenize_ms: "),
     ],
 )
-def test_a_runner_that_answers_otherwise_is_refused_by_name(command: str, problem: str) -> None:
+def test_a_runner_that_answers_otherwise_is_refused_by_name(command: str, problem: str):
     with pytest.raises(UserError) as refused:
         asked_of(command, 0.2 if command.startswith("sleep") else 60)
     assert str(refused.value).startswith(f"--runner sh -c {shlex.quote(command)}: {problem}")
 
 
-def test_a_runner_that_measures_something_else_in_a_later_round_is_refused(tmp_path: Path) -> None:
+def test_a_runner_that_measures_something_else_in_a_later_round_is_refused(tmp_path):
     """Its second answer lacks the batch size of the first."""
     first, second = (json.dumps(ANSWER | {"texts_s": {size: 5.0}}) for size in ("1", "32"))
     seen = tmp_path / "seen"
@@ -200,7 +199,7 @@ def test_a_runner_that_measures_something_else_in_a_later_round_is_refused(tmp_p
         speed.measure([target], ["a"], Session(threads=1), speed.MeasurementPlan(queries=1))
 
 
-def test_a_runner_that_is_not_there_is_refused_by_name() -> None:
+def test_a_runner_that_is_not_there_is_refused_by_name():
     with pytest.raises(UserError, match="--runner node 'x: not a command line"):
         speed.Runner.named("node 'x")
     with pytest.raises(UserError, match="--runner: .*'noed'; did you mean 'node'?"):

@@ -34,7 +34,7 @@ CROSS = (
 )
 
 
-def test_the_second_text_comes_from_the_translation(tmp_path: Path) -> None:
+def test_the_second_text_comes_from_the_translation(tmp_path):
     suite = scoring.suite(write_suite(tmp_path, CROSS, en=ENGLISH, de=GERMAN))
     task = suite.tasks["en-de"]
     assert task.pairs == [
@@ -57,11 +57,11 @@ def test_the_second_text_comes_from_the_translation(tmp_path: Path) -> None:
         (GERMAN.replace("score", "grade"), "de.tsv: no column 'score'; "),
     ],
 )
-def test_tables_that_are_not_translations(tmp_path: Path, german: str, message: str) -> None:
+def test_tables_that_are_not_translations(tmp_path, german: str, message: str):
     assert message in refused(write_suite(tmp_path, CROSS, en=ENGLISH, de=german))
 
 
-def test_a_suite_in_part(tmp_path: Path) -> None:
+def test_a_suite_in_part(tmp_path):
     path = write_suite(tmp_path / "cross", CROSS, en=ENGLISH, de=GERMAN)
     part = scoring.suite(f"{path}:en-de")
     assert (part.name, list(part.tasks)) == ("cross:en-de", ["en-de"])
@@ -78,7 +78,7 @@ BITEXT = "en\tde\nzero\tzero x\nten\tsixty x\nninety\tninety x\nmore\tthirty x\n
 FOUND = "kind: bitext\ntasks: [{name: en-de, file: t.tsv, first: en, second: de}]\n"
 
 
-def test_bitext_accuracy_by_hand(tmp_path: Path) -> None:
+def test_bitext_accuracy_by_hand(tmp_path):
     found = scoring.evaluate(scoring.suite(write_suite(tmp_path, FOUND, t=BITEXT)), encode)
     # English 0 10 90 150 finds among 0 60 90 30: 0 (right), 0 (10 is nearer to 0 than to 30), 90 (right), 90:
     # 2 of 4
@@ -90,7 +90,7 @@ def test_bitext_accuracy_by_hand(tmp_path: Path) -> None:
     assert found["accuracy"] == 0.75
 
 
-def test_bitext_of_nothing(tmp_path: Path) -> None:
+def test_bitext_of_nothing(tmp_path):
     assert "t.tsv: 1 pairs, retrieval needs at least 2; give a table of translations" in refused(
         write_suite(tmp_path, FOUND, t="en\tde\na\tb\n")
     )
@@ -100,9 +100,7 @@ def test_bitext_of_nothing(tmp_path: Path) -> None:
 # transfer
 
 
-def write_split(
-    folder: Path, name: str, rows: list[tuple[str, str]], header: str = "label\tsentence"
-) -> None:
+def write_split(folder: Path, name: str, rows: list[tuple[str, str]], header: str = "label\tsentence"):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.tsv").write_text(
         "\n".join([header, *("\t".join(row) for row in rows)]) + "\n", encoding="utf-8"
@@ -121,7 +119,7 @@ def half_planes(count: int, seed: int, wrong: int = 0) -> list[tuple[str, str]]:
     return [(str(int((at % 2 == 1) ^ (at < wrong))), f"{angle:.3f}") for at, angle in enumerate(angles)]
 
 
-def test_a_separable_set_is_learned_and_wrong_labels_are_missed(tmp_path: Path) -> None:
+def test_a_separable_set_is_learned_and_wrong_labels_are_missed(tmp_path):
     for name, seed, wrong in (("train", 0, 0), ("dev", 1, 0), ("test", 2, 3)):
         write_split(tmp_path / "set", name, half_planes(60, seed, wrong))
     path = write_suite(tmp_path, "kind: transfer\ntasks: [{name: halves, folder: set}]\n")
@@ -131,7 +129,7 @@ def test_a_separable_set_is_learned_and_wrong_labels_are_missed(tmp_path: Path) 
     assert {key: found["tasks"]["halves"][key] for key in ("rows", "classes")} == {"rows": 180, "classes": 2}
 
 
-def test_folds_see_every_row_once_and_repeat_exactly(tmp_path: Path) -> None:
+def test_folds_see_every_row_once_and_repeat_exactly(tmp_path):
     for name, seed, wrong in (("train", 0, 4), ("dev", 1, 0), ("test", 2, 0)):
         write_split(tmp_path / "set", name, half_planes(40, seed, wrong))
     path = write_suite(tmp_path, "kind: transfer\ntasks: [{name: halves, folder: set, folds: 10}]\n")
@@ -150,7 +148,7 @@ def test_folds_see_every_row_once_and_repeat_exactly(tmp_path: Path) -> None:
         assert sorted(labels[test].tolist()).count("0") == 6  # stratified
 
 
-def test_features_by_hand() -> None:
+def test_features_by_hand():
     x = np.array([[3, 4], [0, 2]], np.float32)
     root = np.sqrt(2)
     assert np.allclose(transfer.features([x[::-1]]), [[0, root], [0.6 * root, 0.8 * root]])
@@ -159,7 +157,7 @@ def test_features_by_hand() -> None:
     assert np.allclose(pair, transfer.features([x[1:], x[:1]]))  # a pair has no order
 
 
-def test_pairs_are_classified_by_their_difference(tmp_path: Path) -> None:
+def test_pairs_are_classified_by_their_difference(tmp_path):
     """Two angles are alike or a right angle apart: no text alone says which."""
     random = np.random.default_rng(0)
     for name in ("train", "dev", "test"):
@@ -188,9 +186,7 @@ def test_pairs_are_classified_by_their_difference(tmp_path: Path) -> None:
         (", text: sentence", lambda f: None, "tasks[0].text: no key 'text'"),
     ],
 )
-def test_sets_that_teach_nothing(
-    tmp_path: Path, task: str, change: Callable[[Path], None], message: str
-) -> None:
+def test_sets_that_teach_nothing(tmp_path, task: str, change: Callable[[Path], None], message: str):
     for name in ("train", "dev", "test"):
         write_split(tmp_path / "set", name, half_planes(20, 0))
     change(tmp_path / "set")
@@ -199,9 +195,7 @@ def test_sets_that_teach_nothing(
     )
 
 
-def test_without_scikit_learn_it_fails_before_anything_is_encoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_scikit_learn_it_fails_before_anything_is_encoded(tmp_path, monkeypatch):
     for name in ("train", "dev", "test"):
         write_split(tmp_path / "set", name, half_planes(20, 0))
     monkeypatch.setitem(sys.modules, "sklearn", None)
@@ -213,20 +207,20 @@ def test_without_scikit_learn_it_fails_before_anything_is_encoded(
 # all of them
 
 
-def test_every_kind_has_a_measure_and_a_shipped_suite() -> None:
+def test_every_kind_has_a_measure_and_a_shipped_suite():
     kinds = {scoring.describe(path).kind for path in files.shipped("suite").values()}
     # a task is the bundle's own, which `--suite task` reads there, and `--suite mteb:TASK` needs no file
     assert kinds | {"task", "mteb"} == set(FAMILIES)
     assert {"transfer", "sts17", "xsts", "xsts-dev", "bitext", "zero-shot"} <= set(files.shipped("suite"))
 
 
-def test_the_page_reads_the_number_that_was_averaged() -> None:
+def test_the_page_reads_the_number_that_was_averaged():
     family = FAMILIES["bitext"]
     assert (family.averaged, family.title) == ("accuracy", "accuracy × 100")
 
 
 @pytest.mark.parametrize(("rows", "count"), [("a\tb\t3\nc\td\t3\n", 2), ("a\tb\t3\n", 1)])
-def test_pairs_without_a_ranking_are_refused(tmp_path: Path, rows: str, count: int) -> None:
+def test_pairs_without_a_ranking_are_refused(tmp_path, rows: str, count: int):
     (tmp_path / "t.tsv").write_text("sentence1\tsentence2\tscore\n" + rows)
     (tmp_path / "suite.yaml").write_text("kind: sts\ntasks: [{name: a, file: t.tsv}]\n")
     with pytest.raises(UserError) as refused:
@@ -261,13 +255,13 @@ def write_mteb(folder: Path, **tasks: dict[str, str]) -> Path:
 
 
 @pytest.fixture
-def mteb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def mteb(tmp_path, monkeypatch):
     pytest.importorskip("mteb", reason="mteb is not installed: pip install '.[mteb]'")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.usefixtures("mteb")
-def test_mtebs_own_evaluator_scores_data_that_lie_below_the_data_folder(tmp_path: Path) -> None:
+def test_mtebs_own_evaluator_scores_data_that_lie_below_the_data_folder(tmp_path):
     rows = "".join(json.dumps({"sentence1": a, "sentence2": b, "score": c}) + "\n" for a, b, c in PAIRS)
     data = write_mteb(tmp_path, STS12={"test.jsonl": rows}, SciFact=COLLECTION)
     suite = scoring.suite("mteb:STS12,SciFact", data)
@@ -295,13 +289,11 @@ def test_mtebs_own_evaluator_scores_data_that_lie_below_the_data_folder(tmp_path
         ("STS14", "put that repository's files into mteb/STS14 below --data"),
     ],
 )
-def test_tasks_of_mteb_that_cannot_be_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, message: str
-) -> None:
+def test_tasks_of_mteb_that_cannot_be_measured(tmp_path, monkeypatch, task: str, message: str):
     monkeypatch.setenv("EDGEDISTILL_DATA", str(write_mteb(tmp_path, STS14={"test.jsonl": "no json\n"})))
     assert message in refused(f"mteb:{task}")
 
 
-def test_without_mteb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_mteb_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
     assert "pip install '.[mteb]'" in refused("mteb:STS12")

@@ -38,7 +38,7 @@ SIZES = {
 }
 
 
-def quiet(line: str) -> None:
+def quiet(line: str):
     pass
 
 
@@ -125,7 +125,7 @@ def by_torch(folder: Path, texts: list[str]) -> np.ndarray:
     return unit(torch.cat(rows))
 
 
-def test_the_files_of_a_bundle(made: Path) -> None:
+def test_the_files_of_a_bundle(made: Path):
     folder = made / "bundles" / "tiny"
     manifest = files.read_json(folder / "manifest.json")
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -145,7 +145,7 @@ def test_the_files_of_a_bundle(made: Path) -> None:
     assert [path.name for path in folder.parent.iterdir()] == ["tiny"]  # nothing temporary is left
 
 
-def test_the_manifest(made: Path) -> None:
+def test_the_manifest(made: Path):
     folder = made / "bundles" / "tiny"
     manifest = files.read_json(folder / "manifest.json")
     stated = {
@@ -170,7 +170,7 @@ def test_the_manifest(made: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ALL)
-def test_the_bundle_says_what_the_run_says(made: Path, precision: str) -> None:
+def test_the_bundle_says_what_the_run_says(made: Path, precision: str):
     texts = [*sentences(20, seed=4), "", "İstanbul 🙂"]
     expected = by_torch(made / "runs" / "tiny", texts)
     opened = bundle.load(made / "bundles" / "tiny", precision=precision)
@@ -182,7 +182,7 @@ def test_the_bundle_says_what_the_run_says(made: Path, precision: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["pooling", "prompt", "tokenizer", "weights"])
-def test_what_gives_other_embeddings_is_another_space(made: Path, change: str) -> None:
+def test_what_gives_other_embeddings_is_another_space(made: Path, change: str):
     shape = {"pooling": {"pooling": "max"}, "prompt": {"document_prompt": "the "}}.get(change, {})
     opened = run.open_run(made / "runs" / "tiny")
     student, tokenizer = opened.student(), opened.tokenizer().backend_tokenizer
@@ -196,7 +196,7 @@ def test_what_gives_other_embeddings_is_another_space(made: Path, change: str) -
     assert before != bundle_writer.space(opened.shape | shape, student, tokenizer)
 
 
-def test_golden_vectors_are_the_runs(made: Path) -> None:
+def test_golden_vectors_are_the_runs(made: Path):
     golden = files.read_json(made / "bundles" / "tiny" / "parity.json")
     assert len(golden["texts"]) == len(golden["ids"]) == 32
     assert np.allclose(golden["vectors"], by_torch(made / "runs" / "tiny", golden["texts"]), atol=1e-6)
@@ -211,7 +211,7 @@ def test_golden_vectors_are_the_runs(made: Path) -> None:
     assert golden["cosine_at_least"] == {precision: PRECISIONS[precision].single_cosine for precision in ALL}
 
 
-def test_the_golden_texts_reach_the_limit_exactly() -> None:
+def test_the_golden_texts_reach_the_limit_exactly():
     words = make_tokenizer()
 
     def tokens(text: str) -> int:
@@ -228,7 +228,7 @@ def test_the_golden_texts_reach_the_limit_exactly() -> None:
 
 
 @pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip", "normalized"])
-def test_the_golden_texts_notice_every_flag_of_an_added_token(flag: str) -> None:
+def test_the_golden_texts_notice_every_flag_of_an_added_token(flag: str):
     """A runner that takes a flag for its opposite has other token ids, and so fails its own check."""
     letters = {letter: at for at, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     inner = Tokenizer(models.BPE(letters, []))  # every space is a token
@@ -248,7 +248,7 @@ def test_the_golden_texts_notice_every_flag_of_an_added_token(flag: str) -> None
     assert made[0](texts)["input_ids"] != made[1](texts)["input_ids"]
 
 
-def test_the_card_has_the_measured_numbers(made: Path) -> None:
+def test_the_card_has_the_measured_numbers(made: Path):
     folder = made / "bundles" / "tiny"
     manifest = files.read_json(folder / "manifest.json")
     text = (folder / "README.md").read_text(encoding="utf-8")
@@ -267,7 +267,7 @@ def test_the_card_has_the_measured_numbers(made: Path) -> None:
         assert fact in text
 
 
-def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
+def test_the_card_names_the_licences_of_its_texts(made: Path):
     manifest = files.read_json(made / "bundles" / "tiny" / "manifest.json")
     assert "licence" not in model_card.filled("encoder", manifest, libraries=[])
     manifest["recipe"]["rows"] = {"licences": {"a.txt": "CC BY 4.0"}}
@@ -297,7 +297,7 @@ def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
         ("bert", {"pooling": "cls_pooler", "tanh": True, "prompt": "query: "}),
     ],
 )
-def test_every_sort_of_student(tmp_path: Path, kind: str, shape: dict[str, Any]) -> None:
+def test_every_sort_of_student(tmp_path, kind: str, shape: dict[str, Any]):
     source = make_run(tmp_path / "runs" / kind, kind, **shape)
     said: list[str] = []
     result = bundle_writer.export(source, ALL, tmp_path / "b", said.append)
@@ -317,7 +317,7 @@ def test_every_sort_of_student(tmp_path: Path, kind: str, shape: dict[str, Any])
     assert ("LSTM" in operators) == (kind == "bilstm") and not any("Dynamic" in each for each in operators)
 
 
-def test_the_teacher_goes_down_the_same_line(world: World, tmp_path: Path) -> None:
+def test_the_teacher_goes_down_the_same_line(world: World, tmp_path):
     from edgedistill.teacher import encoder
     from edgedistill.training import train
 
@@ -346,7 +346,7 @@ def refused(tmp_path: Path, source: Path, precisions: list[str], error: type[Exc
     return str(caught.value)
 
 
-def loud_neuron(student: Any) -> None:
+def loud_neuron(student: Any):
     """A neuron that nobody listens to, at 10,000: no change in float32; in int8 one scale for all leaves
     nothing of the others."""
     for layer in student.model.encoder.layer:
@@ -355,7 +355,7 @@ def loud_neuron(student: Any) -> None:
         layer.output.dense.weight.data *= 4
 
 
-def test_a_loss_in_the_arithmetic_is_not_written(tmp_path: Path) -> None:
+def test_a_loss_in_the_arithmetic_is_not_written(tmp_path):
     source = make_run(tmp_path / "runs" / "loud", change=loud_neuron)
     message = refused(tmp_path, source, ["int8"], CheckFailed)
     shape = (
@@ -369,7 +369,7 @@ def test_a_loss_in_the_arithmetic_is_not_written(tmp_path: Path) -> None:
     )  # the same run, where it can be had
 
 
-def test_a_precision_that_fails_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+def test_a_precision_that_fails_does_not_take_the_others_with_it(tmp_path):
     out, said = tmp_path / "bundles" / "x", list[str]()
     with pytest.raises(CheckFailed) as caught:
         bundle_writer.export(
@@ -393,7 +393,7 @@ def test_a_precision_that_fails_does_not_take_the_others_with_it(tmp_path: Path)
     assert verify.verify(out)["texts"] == 32
 
 
-def test_a_failed_export_leaves_the_bundle_that_was_there(tmp_path: Path) -> None:
+def test_a_failed_export_leaves_the_bundle_that_was_there(tmp_path):
     out = tmp_path / "bundles" / "x"
     bundle_writer.export(make_run(tmp_path / "runs" / "good"), ["fp32"], out, quiet)
     before = files.sha256_folder(out)
@@ -401,7 +401,7 @@ def test_a_failed_export_leaves_the_bundle_that_was_there(tmp_path: Path) -> Non
     assert files.sha256_folder(out) == before
 
 
-def test_only_a_bundle_is_replaced(tmp_path: Path) -> None:
+def test_only_a_bundle_is_replaced(tmp_path):
     source, out = make_run(tmp_path / "runs" / "a"), tmp_path / "bundles" / "x"
     out.mkdir(parents=True)
     (out / "thesis.txt").write_text("years of work")
@@ -411,7 +411,7 @@ def test_only_a_bundle_is_replaced(tmp_path: Path) -> None:
     )
 
 
-def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> None:
+def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path):
     source = make_run(tmp_path / "runs" / "mixed")
     config = source / "tokenizer" / "tokenizer_config.json"
     # transformers takes a special token from here; tokenizer.json does not know
@@ -425,7 +425,7 @@ def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> No
     assert "nothing else was compared: tokenizer.json lacks a part of the run's tokenizer" in message
 
 
-def test_the_tokenizer_of_another_student(tmp_path: Path) -> None:
+def test_the_tokenizer_of_another_student(tmp_path):
     source = make_run(tmp_path / "runs" / "small", config={**SIZES, "vocab_size": 150, "pad_token_id": 0})
     message = refused(tmp_path, source, ["fp32"], UserError)
     largest = len(make_tokenizer()) - 1
@@ -436,7 +436,7 @@ def test_the_tokenizer_of_another_student(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["vocabulary", "added token", "put around every text"])
-def test_an_id_above_the_table_while_the_count_is_below(tmp_path: Path, where: str) -> None:
+def test_an_id_above_the_table_while_the_count_is_below(tmp_path, where: str):
     """The check is on the largest id: tokens need not be numbered without gaps."""
     source = make_run(tmp_path / "runs" / "gap")
     file = source / "tokenizer" / "tokenizer.json"
@@ -456,21 +456,21 @@ def test_an_id_above_the_table_while_the_count_is_below(tmp_path: Path, where: s
     ("precisions", "says"),
     [(["fp32", "int4"], "'int4'.*'int8'"), (["w3", "bf16"], "'w3'.*\n.*'bf16'"), ([], "none given")],
 )
-def test_precisions_that_are_not(tmp_path: Path, precisions: list[str], says: str) -> None:
+def test_precisions_that_are_not(tmp_path, precisions: list[str], says: str):
     message = refused(tmp_path, make_run(tmp_path / "runs" / "a"), precisions, UserError)
     assert re.match(f"--precision: .*{says}", message)
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run(tmp_path):
     assert "neither a run (no run.json) nor a model (no config.json); give a run" in refused(
         tmp_path, tmp_path, ["fp32"], UserError
     )
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     source = make_run(tmp_path / "runs" / "a")
 
-    def full(handle: int) -> None:
+    def full(handle: int):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
@@ -480,7 +480,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("precision", ["w8", "int8"])
-def test_a_precision_that_converts_nothing(tmp_path: Path, precision: str) -> None:
+def test_a_precision_that_converts_nothing(tmp_path, precision: str):
     """A table of 800 numbers and no product: the graph would be float32 under another name."""
     source, out = (
         make_run(tmp_path / "runs" / "small", "static", width=4, head=None),
@@ -494,10 +494,10 @@ def test_a_precision_that_converts_nothing(tmp_path: Path, precision: str) -> No
     assert list(files.read_json(out / "manifest.json")["precisions"]) == ["fp32"]
 
 
-def test_products_that_float16_cannot_compute_leave_the_precision_out(tmp_path: Path) -> None:
+def test_products_that_float16_cannot_compute_leave_the_precision_out(tmp_path):
     """The only product reads values of 1e5: named, and the other precisions are written."""
 
-    def loud(student: Any) -> None:
+    def loud(student: Any):
         student.embedding.weight.data *= 5e5 / student.embedding.weight.data.abs().max()
 
     out = tmp_path / "bundles" / "x"

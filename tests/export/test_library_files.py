@@ -40,7 +40,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_the_python_on_the_card_runs(name: str, bundles: dict[str, Path]) -> None:
+def test_the_python_on_the_card_runs(name: str, bundles: dict[str, Path]):
     folder = bundles[name]
     card = (folder / "README.md").read_text(encoding="utf-8")
     (code,) = [
@@ -61,7 +61,7 @@ def test_the_python_on_the_card_runs(name: str, bundles: dict[str, Path]) -> Non
     assert names["embeddings"].shape == (2, 24)
 
 
-def test_the_manifest_names_operators_and_weights(bundles: dict[str, Path]) -> None:
+def test_the_manifest_names_operators_and_weights(bundles: dict[str, Path]):
     folder = bundles["linear"]
     for entry in files.read_json(folder / "manifest.json")["precisions"].values():
         nodes = onnx.load(folder / entry["file"]).graph.node
@@ -70,7 +70,7 @@ def test_the_manifest_names_operators_and_weights(bundles: dict[str, Path]) -> N
         assert ", ".join(entry["operators"]) in (folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_card_names_each_library_that_opens_the_bundle(bundles: dict[str, Path]) -> None:
+def test_the_card_names_each_library_that_opens_the_bundle(bundles: dict[str, Path]):
     cards = {name: (folder / "README.md").read_text(encoding="utf-8") for name, folder in bundles.items()}
     assert all("TextEmbedding.add_custom_model(" in card for card in cards.values())
     assert [name for name, card in cards.items() if 'backend="onnx"' in card] == ["linear", "tanh"]
@@ -79,7 +79,7 @@ def test_the_card_names_each_library_that_opens_the_bundle(bundles: dict[str, Pa
     assert [name for name, card in cards.items() if "cannot open this bundle" in card] == ["bilstm", "static"]
 
 
-def test_the_tokenizer_truncates_by_itself_and_the_golden_file_says_where(bundles: dict[str, Path]) -> None:
+def test_the_tokenizer_truncates_by_itself_and_the_golden_file_says_where(bundles: dict[str, Path]):
     folder = bundles["tanh"]
     golden = files.read_json(folder / "parity.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

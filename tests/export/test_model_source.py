@@ -20,7 +20,7 @@ from tests.conftest import World, sentences
 from tests.export.test_export import make_run
 
 
-def quiet(line: str) -> None:
+def quiet(line: str):
     pass
 
 
@@ -37,7 +37,7 @@ def plain_model(world: World, folder: Path) -> Path:
     return folder
 
 
-def test_a_sentence_transformers_folder_goes_straight_to_a_bundle(world: World, tmp_path: Path) -> None:
+def test_a_sentence_transformers_folder_goes_straight_to_a_bundle(world: World, tmp_path):
     found = bundle_writer.export(world.teacher, ["fp32", "w8"], tmp_path / "b", quiet)
     assert (found["name"], found["dims"]) == ("teacher", [32])
     manifest = files.read_json(tmp_path / "b" / "manifest.json")
@@ -52,7 +52,7 @@ def test_a_sentence_transformers_folder_goes_straight_to_a_bundle(world: World, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b"]
 
 
-def test_a_plain_model_needs_a_pooling(world: World, tmp_path: Path) -> None:
+def test_a_plain_model_needs_a_pooling(world: World, tmp_path):
     folder = plain_model(world, tmp_path / "My Model")
     with pytest.raises(UserError) as caught:
         bundle_writer.export(folder, ["fp32"], tmp_path / "b", quiet)
@@ -69,16 +69,16 @@ def test_a_plain_model_needs_a_pooling(world: World, tmp_path: Path) -> None:
     assert np.allclose(found, by_teacher(folder, pooling="max"), atol=1e-5)
 
 
-def edit(path: Path, **values: Any) -> None:
+def edit(path: Path, **values: Any):
     files.write_json(path, {**files.read_json(path), **values})
 
 
-def without_tokenizer(folder: Path) -> None:
+def without_tokenizer(folder: Path):
     for name in ("tokenizer.json", "vocab.txt"):
         (folder / name).unlink(missing_ok=True)
 
 
-def unknown_module(folder: Path) -> None:
+def unknown_module(folder: Path):
     modules = files.read_json(folder / "modules.json")
     modules[1]["type"] = "sentence_transformers.models.CNN"
     files.write_json(folder / "modules.json", modules)
@@ -124,9 +124,7 @@ def unknown_module(folder: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_sentence_encoder_is_refused(
-    world: World, tmp_path: Path, change: Any, message: str
-) -> None:
+def test_what_is_no_sentence_encoder_is_refused(world: World, tmp_path, change: Any, message: str):
     folder = tmp_path / "model"
     shutil.copytree(world.teacher, folder)
     change(folder)
@@ -136,12 +134,12 @@ def test_what_is_no_sentence_encoder_is_refused(
     assert not (tmp_path / "bundles").exists()
 
 
-def test_the_pooling_of_a_sentence_transformers_model_is_its_own(world: World, tmp_path: Path) -> None:
+def test_the_pooling_of_a_sentence_transformers_model_is_its_own(world: World, tmp_path):
     with pytest.raises(UserError, match="brings its own pooling; leave --pooling out"):
         bundle_writer.export(Source(str(world.teacher), "cls"), ["fp32"], tmp_path / "b", quiet)
 
 
-def test_a_bundle_is_exported_again_in_other_precisions(tmp_path: Path) -> None:
+def test_a_bundle_is_exported_again_in_other_precisions(tmp_path):
     bundle_writer.export(make_run(tmp_path / "tiny"), ["int8"], tmp_path / "a", quiet)
     bundle_writer.export(tmp_path / "a", ["fp32", "qdq"], tmp_path / "b", quiet)
     before, again = bundle.load(tmp_path / "a"), bundle.load(tmp_path / "b", "fp32")
@@ -151,7 +149,7 @@ def test_a_bundle_is_exported_again_in_other_precisions(tmp_path: Path) -> None:
     assert before.tokenize(texts[:1])[0].tolist() == again.tokenize(texts[:1])[0].tolist()
 
 
-def test_a_hub_id_needs_a_revision(tmp_path: Path) -> None:
+def test_a_hub_id_needs_a_revision(tmp_path):
     with pytest.raises(
         UserError, match="^owner/name: no such folder here; if it is a hub id, add --revision main$"
     ):
@@ -162,5 +160,5 @@ def test_a_hub_id_needs_a_revision(tmp_path: Path) -> None:
     ("source", "name"),
     [("packaged:all-MiniLM-L6-v2", "all-minilm-l6-v2"), ("owner/A Name_2", "a-name_2"), ("…", "model")],
 )
-def test_names_of_bundles(source: str, name: str) -> None:
+def test_names_of_bundles(source: str, name: str):
     assert model_source.name_of(source) == name

@@ -58,7 +58,7 @@ def copy(folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "pair"
 
 
-def test_queries_by_one_and_documents_by_the_other(folder: Path) -> None:
+def test_queries_by_one_and_documents_by_the_other(folder: Path):
     opened = bundle.load(folder, "int8")
     query, document = bundle.load(folder / "query", "int8"), bundle.load(folder / "document")
     assert (opened.precision, opened.document.precision, opened.dims) == ("int8", "fp32", [24])
@@ -86,14 +86,14 @@ def test_queries_by_one_and_documents_by_the_other(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("side", ["query", "document"])
-def test_a_pickled_pair_knows_its_encoders_again(copy: Path, side: str) -> None:
+def test_a_pickled_pair_knows_its_encoders_again(copy: Path, side: str):
     pickled = pickle.dumps(bundle.load(copy))
     seal(copy / side, {**files.read_json(copy / side / "manifest.json"), "name": "other"})
     with pytest.raises(CheckFailed, match=rf"{side}: changed since it was opened"):
         pickle.loads(pickled)
 
 
-def test_each_side_is_a_bundle_of_its_own(folder: Path) -> None:
+def test_each_side_is_a_bundle_of_its_own(folder: Path):
     assert (folder.parent / "d" / "manifest.json").read_bytes() == (
         folder / "document" / "manifest.json"
     ).read_bytes()
@@ -104,7 +104,7 @@ def test_each_side_is_a_bundle_of_its_own(folder: Path) -> None:
     assert ": OK, " in verify.summary("x", found)
 
 
-def test_two_spaces_are_refused(world: World, folder: Path, tmp_path: Path) -> None:
+def test_two_spaces_are_refused(world: World, folder: Path, tmp_path):
     other = make_run(tmp_path / "other", "bert")
     for query, document, fact in (
         (folder / "query", other, "embeds a query at a mean cosine of "),
@@ -124,14 +124,14 @@ def test_two_spaces_are_refused(world: World, folder: Path, tmp_path: Path) -> N
         ("pair/query:int8", "a bundle is copied whole; leave :int8 out"),
     ],
 )
-def test_what_a_pair_is_not_made_of(folder: Path, tmp_path: Path, source: str, fact: str) -> None:
+def test_what_a_pair_is_not_made_of(folder: Path, tmp_path, source: str, fact: str):
     name = str(folder.parent / source)
     with pytest.raises(UserError) as caught:
         paired(Path(name), folder / "document", tmp_path / "x")
     assert str(caught.value) == f"{name}: {fact}"
 
 
-def test_a_changed_file_is_noticed(copy: Path) -> None:
+def test_a_changed_file_is_noticed(copy: Path):
     table = copy / "document" / "onnx" / "model.onnx"
     table.write_bytes(table.read_bytes() + b"\0")
     with pytest.raises(CheckFailed, match=r"document/onnx/model\.onnx: changed since export"):
@@ -140,7 +140,7 @@ def test_a_changed_file_is_noticed(copy: Path) -> None:
         bundle.load(copy)
 
 
-def test_another_encoder_in_its_place_is_noticed(copy: Path, tmp_path: Path) -> None:
+def test_another_encoder_in_its_place_is_noticed(copy: Path, tmp_path):
     """A whole bundle whose own hashes are right; and where the pair is signed again, one of other
     dimensions, or a pair."""
     shutil.rmtree(copy / "query")
@@ -163,7 +163,7 @@ def test_another_encoder_in_its_place_is_noticed(copy: Path, tmp_path: Path) -> 
         bundle.load(copy)
 
 
-def test_golden_texts_of_both_are_compared(copy: Path) -> None:
+def test_golden_texts_of_both_are_compared(copy: Path):
     """The document side loses its prompt, and everything is signed again."""
     side = files.read_json(copy / "document" / "manifest.json")
     del side["digest"], side["document_prompt"]
@@ -191,7 +191,7 @@ def collection(folder: Path) -> Path:
     return folder / "suite.yaml"
 
 
-def test_bench_asks_with_one_and_searches_the_other(folder: Path, tmp_path: Path) -> None:
+def test_bench_asks_with_one_and_searches_the_other(folder: Path, tmp_path):
     suite, lines = collection(tmp_path), list[str]()
     plan = speed.MeasurementPlan(queries=4, warmups=1, rounds=1, seconds=0.01, resamples=10)
     session = Session(log=lines.append, threads=1)
@@ -211,7 +211,7 @@ def test_bench_asks_with_one_and_searches_the_other(folder: Path, tmp_path: Path
         bench.bench([str(folder)], ["mini"], Session(threads=1), plan=plan)
 
 
-def test_documents_by_both(folder: Path, tmp_path: Path) -> None:
+def test_documents_by_both(folder: Path, tmp_path):
     """The mean of two embeddings at unit length, in whatever asks for documents; queries stay."""
     out = tmp_path / "mean"
     sides = [Source(str(folder / side)) for side in ("query", "document")]
@@ -240,7 +240,7 @@ def test_documents_by_both(folder: Path, tmp_path: Path) -> None:
         bundle.load(out)
 
 
-def test_the_smallest_runner_names_the_encoders(folder: Path) -> None:
+def test_the_smallest_runner_names_the_encoders(folder: Path):
     runner = runpy.run_path(str(EMBED))["Bundle"]
     with pytest.raises(SystemExit, match=f"a pair of encoders; give {folder / 'query'} or"):
         runner(folder)
@@ -248,6 +248,6 @@ def test_the_smallest_runner_names_the_encoders(folder: Path) -> None:
     assert np.abs(runner(folder / "query", "fp32")(TEXTS[0], "query") - expected).max() < 1e-5
 
 
-def test_what_takes_one_encoder_names_the_folders(folder: Path) -> None:
+def test_what_takes_one_encoder_names_the_folders(folder: Path):
     with pytest.raises(UserError, match="x: .*pair is a pair of encoders; give the folder of one of them"):
         bundle_run.open_finished(str(folder), "x")

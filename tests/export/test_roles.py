@@ -42,14 +42,14 @@ def copy(folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "bundle"
 
 
-def edit(folder: Path, **changes: Any) -> None:
+def edit(folder: Path, **changes: Any):
     """Change the manifest, and sign it again; None takes a field away."""
     manifest = {**files.read_json(folder / "manifest.json"), **changes}
     del manifest["digest"]
     seal(folder, {name: value for name, value in manifest.items() if value is not None})
 
 
-def test_each_role_has_its_prompt(folder: Path) -> None:
+def test_each_role_has_its_prompt(folder: Path):
     opened = bundle.load(folder, "fp32")
     assert opened.prompts == ("", QUERY, DOCUMENT)
     for encode, prompt in ((opened.encode_query, QUERY), (opened.encode_document, DOCUMENT)):
@@ -62,13 +62,13 @@ def test_each_role_has_its_prompt(folder: Path) -> None:
         opened.encode([], role="querry")
 
 
-def test_sentence_transformers_is_told_the_prompts(folder: Path) -> None:
+def test_sentence_transformers_is_told_the_prompts(folder: Path):
     settings = files.read_json(folder / "config_sentence_transformers.json")
     assert settings["prompts"] == {"query": QUERY, "document": DOCUMENT}
     assert settings["default_prompt_name"] is None
 
 
-def test_golden_texts_notice_a_lost_prompt(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_golden_texts_notice_a_lost_prompt(copy: Path, capsys):
     golden = files.read_json(copy / "parity.json")
     assert golden["roles"] == ["text"] * 32 + ["query"] * 2 + ["document"] * 2
     assert verify.verify(copy)["texts"] == 36
@@ -80,9 +80,7 @@ def test_golden_texts_notice_a_lost_prompt(copy: Path, capsys: pytest.CaptureFix
     assert verify.verify(copy)["texts"] == 36
 
 
-def test_the_smallest_runner(
-    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_smallest_runner(copy: Path, monkeypatch, capsys):
     main, opened = runpy.run_path(str(EMBED))["main"], bundle.load(copy, "fp32")
     for role in ("text", "query", "document"):
         monkeypatch.setattr("sys.argv", ["embed.py", str(copy), "fp32", "--as", role])
@@ -99,7 +97,7 @@ def test_the_smallest_runner(
 
 
 @pytest.mark.parametrize(("name", "value"), [("query_prompt", 3), ("document_prompt", "\ud800")])
-def test_prompts_in_a_manifest_are_checked(copy: Path, name: str, value: Any) -> None:
+def test_prompts_in_a_manifest_are_checked(copy: Path, name: str, value: Any):
     manifest = {**files.read_json(copy / "manifest.json"), name: value}
     (copy / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=f"manifest.json: {name}: "):
@@ -107,7 +105,7 @@ def test_prompts_in_a_manifest_are_checked(copy: Path, name: str, value: Any) ->
 
 
 @pytest.mark.parametrize("roles", [["text"] * 35, ["text"] * 35 + ["querry"], "query"])
-def test_roles_of_golden_texts_are_checked(copy: Path, roles: Any) -> None:
+def test_roles_of_golden_texts_are_checked(copy: Path, roles: Any):
     files.write_json(copy / "parity.json", {**files.read_json(copy / "parity.json"), "roles": roles})
     edit(copy)
     with pytest.raises(UserError, match=r"parity.json: roles"):
@@ -130,14 +128,14 @@ def trained(world: World, out: Path, **student: Any) -> run.Run:
     return run.open_run(out)
 
 
-def test_prompts_that_no_stage_teaches_are_refused(world: World) -> None:
+def test_prompts_that_no_stage_teaches_are_refused(world: World):
     with pytest.raises(UserError) as caught:
         recipe.parse(world.recipe(student={"kind": "static", "width": 32, "document_prompt": "a "}), "test")
     fact = "no stage reads queries and documents, so the student would never learn it"
     assert str(caught.value) == f"test: student.document_prompt: {fact}; add such `rows`, or leave it out"
 
 
-def test_a_student_learns_and_keeps_its_prompts(world: World, tmp_path: Path) -> None:
+def test_a_student_learns_and_keeps_its_prompts(world: World, tmp_path):
     """From the recipe to the run, through a bundle to the student that goes on, whose recipe may change
     them."""
     first = trained(world, tmp_path / "a", **ROLES)

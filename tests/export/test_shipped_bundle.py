@@ -31,13 +31,11 @@ def shipped(request: pytest.FixtureRequest) -> bundle.Bundle:
     return bundle.load(request.param)
 
 
-def test_all_that_ship_are_tested() -> None:
+def test_all_that_ship_are_tested():
     assert set(files.shipped("bundle")) == set(SHIPPED)
 
 
-def test_it_opens_by_name_wherever_one_stands(
-    shipped: bundle.Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_opens_by_name_wherever_one_stands(shipped: bundle.Bundle, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = shipped.folder.name
     vectors = bundle.load(name).encode(
@@ -51,7 +49,7 @@ def test_it_opens_by_name_wherever_one_stands(
     assert said.returncode == 0 and len(said.stdout.strip().splitlines()) == 1
 
 
-def test_it_is_small_and_whole(shipped: bundle.Bundle) -> None:
+def test_it_is_small_and_whole(shipped: bundle.Bundle):
     precision, most = SHIPPED[shipped.folder.name]
     graph = shipped.folder / shipped.manifest["precisions"][precision]["file"]
     assert graph.stat().st_size + (shipped.folder / "tokenizer.json").stat().st_size <= most
@@ -59,7 +57,7 @@ def test_it_is_small_and_whole(shipped: bundle.Bundle) -> None:
     assert verify.verify(shipped.folder)["precisions"][precision]["cosine_min"] > 0.99
 
 
-def test_it_is_listed(shipped: bundle.Bundle) -> None:
+def test_it_is_listed(shipped: bundle.Bundle):
     name = shipped.folder.name
     (listed,) = [each for each in edgedistill.shipped() if each["name"] == name]
     _, most = SHIPPED[name]
@@ -75,7 +73,7 @@ def test_it_is_listed(shipped: bundle.Bundle) -> None:
     assert listed["scores"]["search-test"] == round(searched["search-test"]["average"], 5)
 
 
-def test_it_keeps_what_its_report_says(shipped: bundle.Bundle) -> None:
+def test_it_keeps_what_its_report_says(shipped: bundle.Bundle):
     name = shipped.folder.name
     precision, _ = SHIPPED[name]
     (said,) = [
@@ -95,7 +93,7 @@ def test_it_keeps_what_its_report_says(shipped: bundle.Bundle) -> None:
     assert not [each for each in found if each.verdict == "worse"]
 
 
-def test_every_text_it_learned_from_has_a_licence(shipped: bundle.Bundle) -> None:
+def test_every_text_it_learned_from_has_a_licence(shipped: bundle.Bundle):
     spec = recipe.parse(shipped.manifest["recipe"], "manifest.json")
     sections = [rows for rows in (spec.rows, *(stage.rows for stage in spec.distilling)) if rows is not None]
     for rows in sections:
@@ -104,7 +102,7 @@ def test_every_text_it_learned_from_has_a_licence(shipped: bundle.Bundle) -> Non
     assert all(licence in card for rows in sections for licence in rows.licences.values())
 
 
-def test_multi_finds_translations() -> None:
+def test_multi_finds_translations():
     encoder = bundle.load("multi")
     english = encoder.encode(
         [

@@ -26,7 +26,7 @@ IDS = [np.random.default_rng(0).integers(2, 90, length).tolist() for length in (
 
 @pytest.mark.parametrize("name", MAKE)
 @pytest.mark.parametrize("precision", STANDARD)
-def test_every_tensor_has_a_shape(name: str, precision: str) -> None:
+def test_every_tensor_has_a_shape(name: str, precision: str):
     model = static_shape.fixed(convert(graph.build(MAKE[name]()), precision, IDS), 16)
     onnx.checker.check_model(model, full_check=True)
     values = [*model.graph.input, *model.graph.output, *model.graph.value_info]
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "qdq"])
-def test_a_fixed_shape_gives_what_torch_gives(folder: Path, precision: str) -> None:
+def test_a_fixed_shape_gives_what_torch_gives(folder: Path, precision: str):
     opened = bundle.load(folder, precision)
     expected = by_torch(folder.parent / "tiny", [" ".join(text.split()[:14]) for text in TEXTS])
     rows = opened.encode(TEXTS)
@@ -58,7 +58,7 @@ def test_a_fixed_shape_gives_what_torch_gives(folder: Path, precision: str) -> N
     )
 
 
-def test_its_golden_texts_in_another_engine(folder: Path) -> None:
+def test_its_golden_texts_in_another_engine(folder: Path):
     assert verify.verify(folder)["texts"] == 32
     golden, engine = (
         files.read_json(folder / "parity.json"),
@@ -82,12 +82,12 @@ def test_its_golden_texts_in_another_engine(folder: Path) -> None:
         ("1x128", ["fp32", "int8"], "not for int8"),
     ],
 )
-def test_what_is_no_shape(text: str, precisions: list[str], fact: str) -> None:
+def test_what_is_no_shape(text: str, precisions: list[str], fact: str):
     with pytest.raises(UserError, match=f"--shape {text}: .*{fact}"):
         static_shape.tokens(text, precisions)
 
 
-def test_more_tokens_than_the_student_reads(folder: Path, tmp_path: Path) -> None:
+def test_more_tokens_than_the_student_reads(folder: Path, tmp_path):
     with pytest.raises(UserError, match="--shape 1x64: this student reads at most 32 tokens"):
         bundle_writer.export(folder.parent / "tiny", ["fp32"], tmp_path / "x", print, "1x64")
     assert not (tmp_path / "x").exists()

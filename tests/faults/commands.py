@@ -149,7 +149,7 @@ def to_go_on(name: str, place: Path) -> bool:
 class Started:
     """A command in a process of its own, in `place`, with the cache there; `log` is what it printed."""
 
-    def __init__(self, name: str, given: Path, place: Path, again: bool = False, **options: Any) -> None:
+    def __init__(self, name: str, given: Path, place: Path, again: bool = False, **options: Any):
         command = COMMANDS[name]
         words = command.arguments.replace("{in}", str(given)).split()
         place.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ class Started:
         self.process.join(within_s)
         return self.process.exitcode is not None
 
-    def signal(self, number: int = signal.SIGKILL) -> None:
+    def signal(self, number: int = signal.SIGKILL):
         """To the command and all that it started."""
         try:
             os.killpg(self.process.pid or 0, number)
@@ -177,7 +177,7 @@ class Started:
         return self.process.exitcode, self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
-def _run(words: list[str], place: Path, log: Path, options: dict[str, Any]) -> None:
+def _run(words: list[str], place: Path, log: Path, options: dict[str, Any]):
     os.setsid()
     os.chdir(place)
     os.environ.update(EDGEDISTILL_CACHE=str(place / "cache"), **options.get("environment", {}))

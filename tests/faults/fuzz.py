@@ -87,7 +87,7 @@ def json_file(name: str) -> Callable[[Path, Draw], None]:
     """A file of a bundle: a value in it is another one or, now and then, its bytes are damaged; its hash is
     right."""
 
-    def write(folder: Path, draw: Draw) -> None:
+    def write(folder: Path, draw: Draw):
         data = (folder / name).read_bytes()
         if draw(st.integers(0, 4)):
             data = json.dumps(edited(draw, json.loads(data))).encode()
@@ -98,7 +98,7 @@ def json_file(name: str) -> Callable[[Path, Draw], None]:
     return write
 
 
-def rehash(folder: Path, name: str, data: bytes) -> None:
+def rehash(folder: Path, name: str, data: bytes):
     """Write a file of a bundle, with its hash in the manifest; a manifest with its own digest."""
     (folder / name).write_bytes(data)
     if name == "manifest.json":
@@ -117,7 +117,7 @@ def rehash(folder: Path, name: str, data: bytes) -> None:
     files.write_json(folder / "manifest.json", {**described, "digest": digest(described)})
 
 
-def a_graph(folder: Path, draw: Draw) -> None:
+def a_graph(folder: Path, draw: Draw):
     name = draw(
         st.sampled_from(
             [each["file"] for each in files.read_json(folder / "manifest.json")["precisions"].values()]
@@ -126,17 +126,17 @@ def a_graph(folder: Path, draw: Draw) -> None:
     rehash(folder, name, damaged(draw, (folder / name).read_bytes()))
 
 
-def opened(folder: Path) -> None:
+def opened(folder: Path):
     """As load and verify open a bundle, in each precision."""
     for precision in manifest.read(folder)["precisions"]:
         bundle.load(folder, precision, threads=1).encode(["a text", "日 \U0001f642 ﬁ", "a" * 5_000])
 
 
-def golden(folder: Path) -> None:
+def golden(folder: Path):
     golden_file.read(folder, manifest.read(folder))
 
 
-def a_recipe(folder: Path, draw: Draw) -> None:
+def a_recipe(folder: Path, draw: Draw):
     name = draw(st.sampled_from(sorted(files.shipped("recipe"))))
     text = files.shipped("recipe")[name].read_bytes()
     if draw(st.booleans()):
@@ -146,7 +146,7 @@ def a_recipe(folder: Path, draw: Draw) -> None:
     (folder / "x.yaml").write_bytes(text)
 
 
-def recipe_read(folder: Path) -> None:
+def recipe_read(folder: Path):
     recipe.read(folder / "x.yaml")
 
 
@@ -154,7 +154,7 @@ def an_input(name: str) -> Callable[[Path, Draw], None]:
     return lambda folder, draw: (folder / name).write_bytes(damaged(draw, FUZZED[name]())) and None
 
 
-def inputs_read(folder: Path) -> None:
+def inputs_read(folder: Path):
     """By every command that reads texts; of the first refusal, the others still read on."""
     (path,) = (each for each in folder.iterdir() if each.name in FUZZED)
     refused = None
@@ -167,7 +167,7 @@ def inputs_read(folder: Path) -> None:
         raise refused
 
 
-def an_array(folder: Path, draw: Draw) -> None:
+def an_array(folder: Path, draw: Draw):
     """Headers of .npy as nobody writes them: other types, objects among them, other sizes and orders."""
     kind = draw(
         st.sampled_from(
@@ -202,7 +202,7 @@ class Armed:
 def safetensors(path: str) -> Callable[[Path, Draw], None]:
     """The header's JSON edited, its length right, or bytes damaged."""
 
-    def write(folder: Path, draw: Draw) -> None:
+    def write(folder: Path, draw: Draw):
         data = (folder / path).read_bytes()
         end = 8 + int.from_bytes(data[:8], "little")
         if draw(st.booleans()):
@@ -217,13 +217,13 @@ def safetensors(path: str) -> Callable[[Path, Draw], None]:
 
 
 @border()
-def run_opened(folder: Path) -> None:
+def run_opened(folder: Path):
     found = run.open_run(folder)
     found.student()
     found.tokenizer()
 
 
-def a_run(folder: Path, draw: Draw) -> None:
+def a_run(folder: Path, draw: Draw):
     """The JSON of a run's folder."""
     name = draw(
         st.sampled_from(["student.json", "student.json", "run.json", "tokenizer/tokenizer_config.json"])
@@ -232,11 +232,11 @@ def a_run(folder: Path, draw: Draw) -> None:
 
 
 @border()
-def model_opened(folder: Path) -> None:
+def model_opened(folder: Path):
     sentence_transformer.read(model_folder.read(folder), None)
 
 
-def a_config(folder: Path, draw: Draw) -> None:
+def a_config(folder: Path, draw: Draw):
     name = draw(
         st.sampled_from(["config.json", "modules.json", "tokenizer_config.json", "1_Pooling/config.json"])
     )

@@ -17,7 +17,7 @@ from edgedistill import files, machine
 SCHEMA = 1
 
 
-def record(section: str, name: str, **found: Any) -> None:
+def record(section: str, name: str, **found: Any):
     """Put an entry into a section of the file that EDGEDISTILL_FAULTS names, in place of the last one;
     nothing without that variable. Several processes may do so at once."""
     if not (target := os.environ.get("EDGEDISTILL_FAULTS")):

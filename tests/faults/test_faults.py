@@ -70,7 +70,7 @@ def refused(name: str, place: Path, code: int | None, log: str, expected: int = 
     return log.splitlines()[-1]
 
 
-def repeated(name: str, given: Path, place: Path, whole: Whole) -> None:
+def repeated(name: str, given: Path, place: Path, whole: Whole):
     """The same command, where nothing is in its way any more."""
     code, log = run(name, given, place, again=to_go_on(name, place))
     assert code == 0, log
@@ -78,7 +78,7 @@ def repeated(name: str, given: Path, place: Path, whole: Whole) -> None:
 
 
 @pytest.mark.parametrize("name", ["train", "embed"])
-def test_no_file_can_be_long(name: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]) -> None:
+def test_no_file_can_be_long(name: str, given: Path, tmp_path, whole: Callable[[str], Whole]):
     """As on a full disk, which takes a mount to try: below, at length."""
     limits = {resource.RLIMIT_FSIZE: 20_000}
     line = refused(name, tmp_path, *run(name, given, tmp_path, limits=limits))
@@ -99,7 +99,7 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
 @pytest.mark.slow
 @TMPFS
 @pytest.mark.parametrize("name", NAMES)
-def test_a_full_disk(name: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]) -> None:
+def test_a_full_disk(name: str, given: Path, tmp_path, whole: Callable[[str], Whole]):
     """Output, run and cache on a disk of several sizes; with room again, the command ends as ever."""
     full = 0
     for number, pages in enumerate((3, 8, 12, 20, 30, 45, 60, 90)):
@@ -118,7 +118,7 @@ def test_a_full_disk(name: str, given: Path, tmp_path: Path, whole: Callable[[st
 @pytest.mark.slow
 @TMPFS
 @pytest.mark.parametrize("name", [*NAMES, "bench", "adapt", "fit"])
-def test_a_disk_that_cannot_be_written(name: str, given: Path, tmp_path: Path) -> None:
+def test_a_disk_that_cannot_be_written(name: str, given: Path, tmp_path):
     with small_disk(tmp_path / "disk", 1 << 20) as place:
         subprocess.run(["mount", "-o", "remount,ro", place], check=True)
         words = COMMANDS[name].arguments.replace("{in}", str(given)).split()
@@ -135,7 +135,7 @@ JUMPS = ("-400d", "+400d", "-1h", "+0")
 @pytest.mark.slow
 @pytest.mark.skipif(FAKETIME is None, reason="needs Debian's libfaketime")
 @pytest.mark.parametrize("name", ["train", "export", "cache", "adapt"])
-def test_a_clock_that_jumps(name: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]) -> None:
+def test_a_clock_that_jumps(name: str, given: Path, tmp_path, whole: Callable[[str], Whole]):
     """Years back and forth, several times a second, as long as a command runs."""
     place, clock = tmp_path / "x", tmp_path / "clock"
     place.mkdir()
@@ -174,9 +174,7 @@ def command(words: list[str], place: Path, **environment: str) -> subprocess.Com
 
 
 @pytest.mark.parametrize("name", ["train", "export"])
-def test_sigterm_ends_as_ctrl_c_does(
-    name: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]
-) -> None:
+def test_sigterm_ends_as_ctrl_c_does(name: str, given: Path, tmp_path, whole: Callable[[str], Whole]):
     whole(name)
     started = Started(name, given, tmp_path)
     while not (started.log.exists() and started.log.stat().st_size) and not started.ended(0.02):
@@ -188,7 +186,7 @@ def test_sigterm_ends_as_ctrl_c_does(
     record("faults", f"SIGTERM: {name}", tried=1, wrong=0)
 
 
-def at_once(name: str, count: int, given: Path, place: Path, whole: Whole) -> None:
+def at_once(name: str, count: int, given: Path, place: Path, whole: Whole):
     """So many processes of a command, with one cache and one output: each succeeds, or says in a line why
     not, and what is there in the end is whole."""
     started = [Started(name, given, place, log=f"{number}.log") for number in range(count)]
@@ -205,8 +203,8 @@ def at_once(name: str, count: int, given: Path, place: Path, whole: Whole) -> No
 
 @pytest.mark.parametrize("name", ["train"])
 def test_two_processes_with_one_cache_and_one_output(
-    name: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]
-) -> None:
+    name: str, given: Path, tmp_path, whole: Callable[[str], Whole]
+):
     at_once(name, 2, given, tmp_path, whole(name))
 
 
@@ -214,17 +212,17 @@ def test_two_processes_with_one_cache_and_one_output(
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("name", ["train", "export", "embed"])
 def test_several_processes_with_one_cache_and_one_output(
-    name: str, count: int, given: Path, tmp_path: Path, whole: Callable[[str], Whole]
-) -> None:
+    name: str, count: int, given: Path, tmp_path, whole: Callable[[str], Whole]
+):
     for number in range(3):
         at_once(name, count, given, tmp_path / str(number), whole(name))
 
 
-def damage_deleted(cache: Path) -> None:
+def damage_deleted(cache: Path):
     shutil.rmtree(cache, ignore_errors=True)
 
 
-def damage_truncated(cache: Path) -> None:
+def damage_truncated(cache: Path):
     for path in cache.rglob("*"):
         if path.suffix in (".bin", ".npy"):
             os.truncate(path, path.stat().st_size // 2)
@@ -238,13 +236,11 @@ def damage_truncated(cache: Path) -> None:
         ("teachers/*/*/00000/embeddings.npy", "teacher: 440"),
     ],
 )
-def test_a_cached_file_that_is_cut_while_a_training_reads_it(
-    file: str, moment: str, world: World, tmp_path: Path
-) -> None:
+def test_a_cached_file_that_is_cut_while_a_training_reads_it(file: str, moment: str, world: World, tmp_path):
     """Within its last page of memory it reads as zeros: no run is made of these, and the next one is as
     ever."""
 
-    def log(line: str) -> None:
+    def log(line: str):
         if line.startswith(moment):
             (path,) = session.cache.glob(file)
             os.truncate(path, path.stat().st_size - 8)
@@ -263,8 +259,8 @@ def test_a_cached_file_that_is_cut_while_a_training_reads_it(
 @pytest.mark.parametrize("damage", [damage_deleted, damage_truncated])
 @pytest.mark.parametrize("moment", ["tokenizing", "teacher: embedding", "distil"])
 def test_a_cache_that_vanishes_in_use(
-    damage: Callable[[Path], Any], moment: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]
-) -> None:
+    damage: Callable[[Path], Any], moment: str, given: Path, tmp_path, whole: Callable[[str], Whole]
+):
     """What is cut in the moment in which it is read ends the process (SIGBUS), as a kill does; else it is
     noticed in time. The next one makes the file again."""
     started = Started("train", given, tmp_path)
@@ -280,7 +276,7 @@ def test_a_cache_that_vanishes_in_use(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "export", "embed"])
-def test_not_enough_memory(name: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]) -> None:
+def test_not_enough_memory(name: str, given: Path, tmp_path, whole: Callable[[str], Whole]):
     """The address space is bounded a little above what the process has when it starts. Some libraries crash
     then (a negative exit code): as after a kill, nothing is lost."""
     ended = []
@@ -298,8 +294,8 @@ def test_not_enough_memory(name: str, given: Path, tmp_path: Path, whole: Callab
 
 
 def test_a_teacher_that_changes_between_interruption_and_resuming(
-    given: Path, tmp_path: Path, whole: Callable[[str], Whole]
-) -> None:
+    given: Path, tmp_path, whole: Callable[[str], Whole]
+):
     """Half of the training with one teacher and half with another would be a run that no recipe describes."""
     import torch
     from safetensors.torch import load_file, save_file

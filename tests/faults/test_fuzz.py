@@ -41,15 +41,13 @@ def good(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     return root / "bundle", root / "run", world.teacher
 
 
-def fuzz(
-    name: str, good: tuple[Path, Path, Path], scratch: Path, seconds: float, kept: Path | None = None
-) -> None:
+def fuzz(name: str, good: tuple[Path, Path, Path], scratch: Path, seconds: float, kept: Path | None = None):
     """Try inputs for so many seconds. Found so far: `counts.json` beside the scratch folder. kept: where the
     inputs go that fail; without it the first failure is raised."""
     until, counts, folder = time.monotonic() + seconds, Counter[str](), source(name, *good)
     os.chdir(scratch.parent)
 
-    def one(data: st.DataObject) -> None:
+    def one(data: st.DataObject):
         try:
             counts["refused"] += attempt(TARGETS[name], folder, scratch, data.draw)
         except Exception as error:
@@ -77,9 +75,7 @@ def fuzz(
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_any_file_is_read_or_refused(
-    name: str, good: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_file_is_read_or_refused(name: str, good: tuple[Path, Path, Path], tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = set()
     quick = settings(max_examples=20, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
@@ -93,7 +89,7 @@ def test_any_file_is_read_or_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_files_of_some_minutes(name: str, good: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_files_of_some_minutes(name: str, good: tuple[Path, Path, Path], tmp_path):
     kept = Path(FAILED).absolute()
     scratch, ended = tmp_path / "x", ""
     worker = PROCESSES.Process(target=fuzz, args=(name, good, scratch, 60 * MINUTES, kept))

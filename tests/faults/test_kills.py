@@ -91,11 +91,11 @@ def kill_often(
 
 
 @pytest.mark.parametrize("name", IN_BRIEF)
-def test_killed_once(name: str, given: Path, tmp_path: Path) -> None:
+def test_killed_once(name: str, given: Path, tmp_path):
     assert kill_often(name, given, tmp_path, 1, seed=2).total() >= 1
 
 
-def test_an_empty_folder_is_no_unfinished_run(given: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_is_no_unfinished_run(given: Path, tmp_path):
     """What a kill leaves between making the folder and writing its recipe."""
     (tmp_path / "run.partial").mkdir()
     code, log = run("train", given, tmp_path)
@@ -103,7 +103,7 @@ def test_an_empty_folder_is_no_unfinished_run(given: Path, tmp_path: Path) -> No
     assert not (tmp_path / "run.partial").exists()
 
 
-def test_what_a_kill_leaves_of_the_unfinished_run_is_deleted(given: Path, tmp_path: Path) -> None:
+def test_what_a_kill_leaves_of_the_unfinished_run_is_deleted(given: Path, tmp_path):
     """Between writing the run and deleting what it was made in."""
     assert run("train", given, tmp_path)[0] == 0
     (tmp_path / "run.partial" / "tokenizer").mkdir(parents=True)
@@ -112,7 +112,7 @@ def test_what_a_kill_leaves_of_the_unfinished_run_is_deleted(given: Path, tmp_pa
     assert not (tmp_path / "run.partial").exists()
 
 
-def test_another_process_does_not_train_the_same_run(world: World, tmp_path: Path) -> None:
+def test_another_process_does_not_train_the_same_run(world: World, tmp_path):
     spec = recipe.parse(world.recipe(), "x")
     with resume.unfinished(spec, tmp_path / "run", False):
         for resuming, line in ((True, "another process trains it"), (False, "continue it with --resume")):
@@ -123,10 +123,10 @@ def test_another_process_does_not_train_the_same_run(world: World, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_killed_often(name: str, given: Path, tmp_path: Path) -> None:
+def test_killed_often(name: str, given: Path, tmp_path):
     count = round(KILLS * WEIGHTS[name] / sum(WEIGHTS.values()))
 
-    def note(found: Counter[str]) -> None:
+    def note(found: Counter[str]):
         if found:
             record("kills", name, kills=found.total(), wrong=0, seed=SEED, **found)
 

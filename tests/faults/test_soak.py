@@ -55,7 +55,7 @@ def flat(memory: list[tuple[float, float]], seconds: float) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_encode_for_a_while() -> None:
+def test_encode_for_a_while():
     bundle = edgedistill.load("nano", threads=1)
     golden = golden_file.read(bundle.folder, bundle.manifest)
     probes = [text for (text,) in golden.items]
@@ -75,7 +75,7 @@ def test_encode_for_a_while() -> None:
 @pytest.mark.slow
 @pytest.mark.enable_socket
 @pytest.mark.allow_hosts(["127.0.0.1"])
-def test_the_server_for_a_while() -> None:
+def test_the_server_for_a_while():
     """32 clients that send texts of all lengths, one request after the other: each answer is the bundle's, up
     to what the scales of int8 change, which are those of a batch."""
     openai = pytest.importorskip("openai")
@@ -126,7 +126,7 @@ def test_the_server_for_a_while() -> None:
     record("soak", "serve", minutes=MINUTES, **found, **flat(memory, seconds))
 
 
-def wait_for(port: int) -> None:
+def wait_for(port: int):
     for _ in range(600):
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1):

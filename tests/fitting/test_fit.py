@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from tests.conftest import World, make_teacher, sentences
 from tests.fitting.conftest import Finished, request, state_of
 
 
-def test_the_winner_keeps_to_the_budget(finished: Finished) -> None:
+def test_the_winner_keeps_to_the_budget(finished: Finished):
     won, folder = finished.result["winner"], finished.folder
     verify.verify(str(folder / "bundle"))
     opened = bundle.load(folder / "bundle")
@@ -31,7 +30,7 @@ def test_the_winner_keeps_to_the_budget(finished: Finished) -> None:
     assert opened.manifest["name"] == "mine" and 0 < won["p50_ms"] < 50
 
 
-def test_the_best_measured_state_is_exported(finished: Finished) -> None:
+def test_the_best_measured_state_is_exported(finished: Finished):
     candidates = finished.result["candidates"]
     scores = [each["measures"]["score"] for each in candidates]
     assert len(candidates) == 5 and scores == sorted(scores, reverse=True)
@@ -45,7 +44,7 @@ def test_the_best_measured_state_is_exported(finished: Finished) -> None:
     json.dumps(finished.result)
 
 
-def test_its_recipe_gives_the_same_bytes(finished: Finished, tmp_path: Path) -> None:
+def test_its_recipe_gives_the_same_bytes(finished: Finished, tmp_path):
     spec = recipe.read(str(finished.folder / "mine.yaml"))
     assert spec.name == "mine"
     train.train(spec, tmp_path / "again")
@@ -54,7 +53,7 @@ def test_its_recipe_gives_the_same_bytes(finished: Finished, tmp_path: Path) -> 
     ).read_bytes()
 
 
-def test_a_finished_fit_is_left_as_it_is(finished: Finished) -> None:
+def test_a_finished_fit_is_left_as_it_is(finished: Finished):
     logged: list[str] = []
     again = fit.fit(finished.request, finished.folder, Session(log=logged.append))
     assert again == finished.result and logged == [f"{finished.folder}: finished already"]
@@ -62,9 +61,7 @@ def test_a_finished_fit_is_left_as_it_is(finished: Finished) -> None:
     assert again["winner"]["candidate"] in text and again["verdict"] in text
 
 
-def test_a_killed_fit_goes_on_with_a_teacher_of_another_kind(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_fit_goes_on_with_a_teacher_of_another_kind(world: World, tmp_path, monkeypatch):
     """Of the first token, not of unit length, with prompts; 200 texts of one kind."""
     teacher = make_teacher(tmp_path / "teacher")
     pooling = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True}
@@ -100,7 +97,7 @@ def test_a_killed_fit_goes_on_with_a_teacher_of_another_kind(
     assert start.recipe["student"]["pooling"] == "cls"
 
 
-def test_a_shipped_student_that_is_better_stays(world: World, tmp_path: Path) -> None:
+def test_a_shipped_student_that_is_better_stays(world: World, tmp_path):
     """The tiny teacher knows no English, so that to learn from it brings nothing."""
     logged: list[str] = []
     asked = request(world, budget=Budget(5.0, 50.0), steps=4)
@@ -112,12 +109,12 @@ def test_a_shipped_student_that_is_better_stays(world: World, tmp_path: Path) ->
     assert np.min(np.sum(kept * nano, 1)) > 0.99, "in its own space"
 
 
-def test_other_settings_are_refused(finished: Finished, world: World) -> None:
+def test_other_settings_are_refused(finished: Finished, world: World):
     with pytest.raises(UserError, match="a fit with other settings .seed was 0, is now 1"):
         fit.fit(request(world, seed=1), finished.folder, Session())
 
 
-def test_folders_that_are_no_fit(world: World, tmp_path: Path) -> None:
+def test_folders_that_are_no_fit(world: World, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="mine: exists already and is not a fit"):

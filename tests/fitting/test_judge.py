@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -25,7 +23,7 @@ def judging(world: World) -> Judge:
     return Judge(TeacherEncoder(spec.teacher), built, Session(), {})
 
 
-def test_the_teacher_agrees_with_itself(judging: Judge) -> None:
+def test_the_teacher_agrees_with_itself(judging: Judge):
     assert judging.teacher["agreement"] > 0.98
     draw = np.random.default_rng(0)
     noise = judging.measures(lambda texts: draw.standard_normal((len(texts), 8)).astype(np.float32))
@@ -33,7 +31,7 @@ def test_the_teacher_agrees_with_itself(judging: Judge) -> None:
     assert judging.measures(lambda texts: np.full((len(texts), 8), np.nan))["score"] == 0.0
 
 
-def test_a_student_that_knows_english_is_the_better_one(judging: Judge) -> None:
+def test_a_student_that_knows_english_is_the_better_one(judging: Judge):
     nano = judging.measures(bundle.load("nano"))
     assert nano["similarity"] > 0.6 and nano["search"] > 0.3
     assert judging.teacher["similarity"] < nano["similarity"]
@@ -42,13 +40,13 @@ def test_a_student_that_knows_english_is_the_better_one(judging: Judge) -> None:
     assert judge.weaker_teacher(nano, judging.teacher) == ""
 
 
-def test_the_score_has_two_halves() -> None:
+def test_the_score_has_two_halves():
     measures = {"agreement": 0.4, "made": 0.6, "similarity": 0.8, "search": 0.2}
     assert judge.score(measures) == pytest.approx((0.5 + 0.5) / 2)
     assert judge.score({**measures, "own": 0.8}) == pytest.approx((0.6 + 0.5) / 2)
 
 
-def test_the_verdict_has_both_numbers() -> None:
+def test_the_verdict_has_both_numbers():
     before = {"agreement": 0.4, "made": 0.60, "similarity": 0.80, "search": 0.50, "score": 0.6}
     after = {"agreement": 0.5, "made": 0.68, "similarity": 0.791, "search": 0.50, "score": 0.65}
     better = judge.verdict(before, after, before)
@@ -58,7 +56,7 @@ def test_the_verdict_has_both_numbers() -> None:
     )
 
 
-def test_what_forgets_general_texts_is_not_better() -> None:
+def test_what_forgets_general_texts_is_not_better():
     before = {"agreement": 0.4, "made": 0.60, "similarity": 0.80, "search": 0.50, "score": 0.575}
     after = {"agreement": 0.9, "made": 0.70, "similarity": 0.60, "search": 0.40, "score": 0.65}
     general = {"agreement": 1.0, "made": 0.7, "similarity": 0.82, "search": 0.60, "score": 0.78}
@@ -76,7 +74,7 @@ def test_what_forgets_general_texts_is_not_better() -> None:
     assert judge.is_better({**little, **better}, {**before, **known}, {**general, **known})
 
 
-def test_general_queries_are_trained_on_nowhere(tmp_path: Path) -> None:
+def test_general_queries_are_trained_on_nowhere(tmp_path):
     for limit, many in ((2_000, True), (40_000, False)):
         spec = recipe.Rows(files=[recipe.DOCUMENTATION], limit=limit)
         built = corpus.build(spec, Session(), 0)

@@ -28,7 +28,7 @@ def answers(folder: Path, count: int = 60) -> Path:
     return folder / "clicks.jsonl"
 
 
-def test_candidates_train_on_pairs_behind_the_texts(world: World, tmp_path: Path) -> None:
+def test_candidates_train_on_pairs_behind_the_texts(world: World, tmp_path):
     logged, folder = list[str](), tmp_path / "fit"
     pairs = Pairs(str(answers(tmp_path)), "q", "answer")
     done = fit.fit(request(world, pairs=pairs), folder, Session(log=logged.append))
@@ -55,7 +55,7 @@ def test_candidates_train_on_pairs_behind_the_texts(world: World, tmp_path: Path
     assert "own " in fit.summary(done).split("retained of the teacher: ")[1]
 
 
-def test_texts_without_words_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_texts_without_words_are_refused_before_anything_is_measured(tmp_path):
     """Of which BM25 finds none."""
     (tmp_path / "marks.txt").write_text("".join(f"{'!' * (n + 1)} ?\n" for n in range(60)), encoding="utf-8")
     rows = "".join(f"{'?' * (n + 1)}\t{'!' * (n + 1)} ?\n" for n in range(60))
@@ -77,14 +77,14 @@ def test_texts_without_words_are_refused_before_anything_is_measured(tmp_path: P
         (Pairs("p.txt"), "a text file has no columns; give --query-column and --text-column a .tsv"),
     ],
 )
-def test_what_is_no_table_of_pairs(tmp_path: Path, pairs: Pairs, problem: str) -> None:
+def test_what_is_no_table_of_pairs(tmp_path, pairs: Pairs, problem: str):
     (tmp_path / "p.csv").write_text("q,answer\nwhat,that\n", encoding="utf-8")
     (tmp_path / "p.txt").write_text("what that\n", encoding="utf-8")
     with pytest.raises(UserError, match=problem):
         queries.counted(pairs, Session(data=tmp_path, cache_folder=tmp_path / "cache"))
 
 
-def test_pairs_that_teach_nothing_end_before_anything_is_trained(world: World, tmp_path: Path) -> None:
+def test_pairs_that_teach_nothing_end_before_anything_is_trained(world: World, tmp_path):
     (tmp_path / "p.csv").write_text("q,answer\nwhat,that\nwho,they\n", encoding="utf-8")
     pairs = Pairs(str(tmp_path / "p.csv"), "q", "answer")
     with pytest.raises(UserError, match="^--pairs: 2 distinct queries, at least 20 are needed; add pairs$"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +33,7 @@ def planned(finished: Finished) -> Fit:
     [Shape("bert", 1, 16, 40, 8, "kept 3"), Shape("static", 0, 8, 0, 8, "all")],
     ids=lambda shape: shape.name,
 )
-def test_sizes_are_those_of_the_bundle(shape: Shape, planned: Fit, tmp_path: Path) -> None:
+def test_sizes_are_those_of_the_bundle(shape: Shape, planned: Fit, tmp_path):
     cost = planned.cost(shape)
     assert isinstance(cost, Cost)
     train.train(recipe.parse(planned.recipe(shape, steps=2), "tiny"), tmp_path / "run")
@@ -48,7 +47,7 @@ def test_sizes_are_those_of_the_bundle(shape: Shape, planned: Fit, tmp_path: Pat
     assert all(0 < ms < 100 for ms in cost.p50_ms.values()) and set(cost.p50_ms) == set(cost.size_bytes)
 
 
-def test_which_precisions_keep_to_a_budget() -> None:
+def test_which_precisions_keep_to_a_budget():
     cost = Cost({"int8": 5_100_000, "w8": 4_900_000, "w4": 3_000_000}, {"int8": 0.4, "w8": 0.9, "w4": 1.1})
     assert cost.fitting(Budget(5.0, 1.0)) == ["w8"] and cost.fitting(Budget(6.0, 2.0)) == ["int8", "w4", "w8"]
     assert (cost.best(Budget(5.0, 1.0)), cost.best(Budget(9.0, 0.2))) == ("w8", "int8")
@@ -56,7 +55,7 @@ def test_which_precisions_keep_to_a_budget() -> None:
     assert cost.described("w4") == "w4 3 MB, 1.1 ms"
 
 
-def test_shipped_students_that_know_the_words_are_starts() -> None:
+def test_shipped_students_that_know_the_words_are_starts():
     english = shapes.finished_students(["The cat sits on the mat.", "A dog runs after a ball in the park."])
     assert english["nano"].kind == "bert"
     german = ["Die Katze sitzt auf der Matte.", "Ein Hund läuft im Park einem Ball hinterher."]
@@ -64,7 +63,7 @@ def test_shipped_students_that_know_the_words_are_starts() -> None:
     assert not shapes.finished_students(["Η γάτα κάθεται στο χαλάκι.", "Ένας σκύλος τρέχει στο πάρκο."])
 
 
-def test_a_shipped_student_keeps_its_space_unless_the_teachers_is_asked_for(planned: Fit) -> None:
+def test_a_shipped_student_keeps_its_space_unless_the_teachers_is_asked_for(planned: Fit):
     nano, dims = bundle_run.open_finished("nano", "test"), planned.teacher.dims
     assert dims < 384 == nano.dims
     planned.__dict__["source"] = replace(planned.source, finished={"nano": nano})
@@ -93,7 +92,7 @@ SOURCE = Source(
 )
 
 
-def test_the_hand_made_shapes_are_among_the_candidates() -> None:
+def test_the_hand_made_shapes_are_among_the_candidates():
     names = {shape.name for shape in shapes.all_shapes(SOURCE)}
     assert {"bert-4x256x640-t64-kept3", "bert-6x384x1536-t128", "bert-2x128x512-t32-kept3"} <= names
     assert shapes.spread(6, 4) == [0, 2, 4, 5] and shapes.spread(6, 1) == [5]
@@ -117,7 +116,7 @@ def measured(p50: Callable[[Shape], float]) -> tuple[list[Shape], Callable[[Shap
     return seen, measure
 
 
-def test_the_largest_that_fit_are_found_without_measuring_all() -> None:
+def test_the_largest_that_fit_are_found_without_measuring_all():
     budget = Budget(5.0, 1.0)
     seen, measure = measured(lambda shape: 0.1 + 0.3 * shapes.products(shape, SOURCE))
     fits = plan.survey(SOURCE, budget, measure)
@@ -129,7 +128,7 @@ def test_the_largest_that_fit_are_found_without_measuring_all() -> None:
     assert fits[0].kind == "bert" and fits[-1].kind == "static"
 
 
-def test_nothing_fits_and_the_nearest_is_named() -> None:
+def test_nothing_fits_and_the_nearest_is_named():
     _, measure = measured(lambda shape: 0.05)
     with pytest.raises(UserError, match=r"^budget: nothing fits 0\.1 MB and 0\.01 ms .* --max-mb") as caught:
         plan.survey(SOURCE, Budget(0.1, 0.01), measure)
@@ -139,7 +138,7 @@ def test_nothing_fits_and_the_nearest_is_named() -> None:
         plan.survey(SOURCE, Budget(1, 1), lambda shape: "student.width: too wide")
 
 
-def test_a_budget_nothing_can_meet(world: World, tmp_path: Path) -> None:
+def test_a_budget_nothing_can_meet(world: World, tmp_path):
     with pytest.raises(UserError, match=r"^budget: nothing fits 0\.001 MB and 50 ms .* --max-mb 0\.0"):
         fit.fit(
             request(world, budget=Budget(0.001, 50.0)),

@@ -34,7 +34,7 @@ def read(asked: FitRequest) -> Corpus:
     return texts.read(section(asked), texts.LEAST_TEXTS, Session())
 
 
-def test_none_given(world: World, tmp_path: Path) -> None:
+def test_none_given(world: World, tmp_path):
     message = refused(request(world, texts=()), tmp_path)
     assert message.startswith(
         "--texts: none given; a fit needs texts of the kind that the student will embed: 200 at least"
@@ -42,13 +42,13 @@ def test_none_given(world: World, tmp_path: Path) -> None:
     assert "--texts documentation takes the sentences of Python's documentation" in message
 
 
-def test_ten_texts(world: World, tmp_path: Path) -> None:
+def test_ten_texts(world: World, tmp_path):
     (tmp_path / "ten.txt").write_text("\n".join(sentences(10)), encoding="utf-8")
     message = refused(request(world, texts=(str(tmp_path / "ten.txt"),)), tmp_path)
     assert message == ("--texts: 10 distinct texts, at least 200 are needed; add texts")
 
 
-def test_another_language(world: World, tmp_path: Path) -> None:
+def test_another_language(world: World, tmp_path):
     draw = random.Random(0)
     words = (
         "der Hund lief über das nasse Gras und bellte laut zum offenen Fenster hinauf während alle schliefen"
@@ -61,7 +61,7 @@ def test_another_language(world: World, tmp_path: Path) -> None:
     )
 
 
-def test_the_share_of_whole_words() -> None:
+def test_the_share_of_whole_words():
     tokenizer = make_tokenizer()
     assert texts.whole_words(tokenizer, sentences(50)) > texts.OTHER
     assert texts.whole_words(tokenizer, ["the cat 12, - zzzzxq", ""]) == pytest.approx(
@@ -71,7 +71,7 @@ def test_the_share_of_whole_words() -> None:
     assert texts.whole_words(tokenizer, [""]) == 0.0
 
 
-def test_what_is_said_of_the_texts(world: World, tmp_path: Path) -> None:
+def test_what_is_said_of_the_texts(world: World, tmp_path):
     lines = sentences(220) * 2 + [" ".join(sentences(30, seed=number)) for number in range(40)]
     (tmp_path / "some.txt").write_text("\n".join(lines), encoding="utf-8")
     asked = request(world, texts=(str(tmp_path / "some.txt"),))
@@ -84,7 +84,7 @@ def test_what_is_said_of_the_texts(world: World, tmp_path: Path) -> None:
     assert "limit" not in texts.training_section(section(asked), found, 2_000)
 
 
-def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) -> None:
+def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path):
     (tmp_path / "long.txt").write_text(
         "\n".join(" ".join(sentences(6, seed=number)) for number in range(300)), encoding="utf-8"
     )
@@ -100,7 +100,7 @@ def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) 
     assert dear["limit"] < 500 / (1 + 0.35 * 3) and dear["paragraphs"]["texts"] == round(0.35 * dear["limit"])
 
 
-def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_texts_lie(world: World, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = request(world, texts=("a/*.txt",))
     with pytest.raises(UserError, match=r"^--texts: no file matches .*a/\*.txt"):
@@ -129,7 +129,7 @@ def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.M
     assert section(asked)["unit"] == "auto"
 
 
-def test_a_teacher_that_is_no_encoder(world: World, tmp_path: Path) -> None:
+def test_a_teacher_that_is_no_encoder(world: World, tmp_path):
     decoder = tmp_path / "decoder"
     decoder.mkdir()
     files.write_json(decoder / "config.json", {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]})
@@ -142,7 +142,7 @@ def test_a_teacher_that_is_no_encoder(world: World, tmp_path: Path) -> None:
     assert message == "--teacher: no folder 'no/where' here; if it is a hub id, give --revision"
 
 
-def test_minutes_too_few(world: World, tmp_path: Path) -> None:
+def test_minutes_too_few(world: World, tmp_path):
     message = refused(request(world, minutes=0.5, steps=None), tmp_path)
     assert message.startswith("--minutes 0.5: too few: the teacher embeds ") and message.endswith("; give 2")
     assert not (tmp_path / "fit").exists(), "the same folder can be given with more minutes"

@@ -31,7 +31,7 @@ def newest_first(queue: Queue) -> torch.Tensor:
     return queue.ring[(int(queue.at) - 1 - torch.arange(len(queue))) % max(1, len(queue.ring))]
 
 
-def test_mse_by_hand() -> None:
+def test_mse_by_hand():
     # (3−1)² + (4−0)² + 0 + (2+1)² = 29, over 4 numbers
     assert mse(S, T).item() == pytest.approx(29 / 4)
 
@@ -43,7 +43,7 @@ def test_mse_by_hand() -> None:
         ({"normalize": True}, mse(S, T, unit_length=True)),
     ],
 )
-def test_mse_brings_unit_rows_to_numbers_around_one(asked: dict[str, object], expected: Tensor) -> None:
+def test_mse_brings_unit_rows_to_numbers_around_one(asked: dict[str, object], expected: Tensor):
     assert objectives.of_unit_length(T.half().numpy()) and not objectives.of_unit_length(S.numpy())
     assert objectives.build(parsed({"kind": "mse", **asked}), 2, unit_length=True)(
         [S], to(T)
@@ -53,17 +53,17 @@ def test_mse_brings_unit_rows_to_numbers_around_one(asked: dict[str, object], ex
     ), "others stay as they are"
 
 
-def test_mse_of_unit_rows_is_four_over_d_cosine() -> None:
+def test_mse_of_unit_rows_is_four_over_d_cosine():
     assert mse(S, T, unit_length=True).item() == pytest.approx(4 / 2 * cosine(S, T).item())
 
 
-def test_cosine_by_hand() -> None:
+def test_cosine_by_hand():
     # cosines 3/5 and −1: ½(1 − .6) = .2 and ½(1 + 1) = 1
     assert cosine(S, T).item() == pytest.approx((0.2 + 1.0) / 2)
     assert cosine(7 * S, T).item() == pytest.approx(cosine(S, T).item())
 
 
-def test_softcos_by_hand() -> None:
+def test_softcos_by_hand():
     # cosines 3/5 and −1: 2 − √3.2 and 2 − √0
     assert softcos(S, T).item() == pytest.approx((2 - math.sqrt(3.2) + 2) / 2, abs=1e-3)
     half = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # a right angle: 2 − √2 either way
@@ -71,7 +71,7 @@ def test_softcos_by_hand() -> None:
     assert softcos(5 * S, T).item() == softcos(S, T).item()
 
 
-def test_softcos_between_opposite_vectors_is_finite() -> None:
+def test_softcos_between_opposite_vectors_is_finite():
     student = torch.tensor([[1.0, 0.0]], requires_grad=True)
     loss = softcos(student, -student.detach())
     assert loss.item() == pytest.approx(2, abs=2e-3)
@@ -79,7 +79,7 @@ def test_softcos_between_opposite_vectors_is_finite() -> None:
     assert gradient.isfinite().all()
 
 
-def test_sum_weighs_its_terms() -> None:
+def test_sum_weighs_its_terms():
     spec = recipe.Sum.model_validate(
         {
             "kind": "sum",
@@ -94,7 +94,7 @@ def test_sum_weighs_its_terms() -> None:
     )
 
 
-def test_matryoshka_by_hand() -> None:
+def test_matryoshka_by_hand():
     # over one number: cosines of 3 with 1, of 0 with 0: losses 0 and ½; over two, .6 as above
     spec = parsed(
         {"kind": "matryoshka", "dims": [1, 2], "weights": [4.0, 1.0], "objective": {"kind": "cosine"}}
@@ -111,7 +111,7 @@ def test_matryoshka_by_hand() -> None:
     assert inside.cuts == [1, 2]
 
 
-def test_queues_of_cut_objectives_hold_their_own_numbers() -> None:
+def test_queues_of_cut_objectives_hold_their_own_numbers():
     teacher = unit(5, 6)
     objective: Any = objectives.build(
         parsed({"kind": "matryoshka", "dims": [2, 6], "objective": {"kind": "ckd", "queue": 4}}), 6
@@ -128,7 +128,7 @@ def unit(*shape: int, seed: int = 0) -> torch.Tensor:
     )
 
 
-def test_ckd_without_a_queue_is_cross_entropy_over_the_batch() -> None:
+def test_ckd_without_a_queue_is_cross_entropy_over_the_batch():
     student, teacher = torch.randn(5, 4), unit(5, 4)
     expected = -torch.stack(
         [(20 * unit_row(student[i]) @ teacher.T).log_softmax(0)[i] for i in range(5)]
@@ -143,7 +143,7 @@ def unit_row(row: torch.Tensor) -> torch.Tensor:
     return row / row.norm()
 
 
-def test_ckd_by_hand() -> None:
+def test_ckd_by_hand():
     # s1 = (.6, .8), t1 = (1, 0), t2 = (0, −1), queue (0, 1), κ = 1: logits .6, −.8, .8; s2 = (0, 1): 0, −1, 1
     queue = torch.tensor([[0.0, 1.0]])
     first = -math.log(math.exp(0.6) / (math.exp(0.6) + math.exp(-0.8) + math.exp(0.8)))
@@ -151,7 +151,7 @@ def test_ckd_by_hand() -> None:
     assert ckd(S, T, queue, 1.0).item() == pytest.approx((first + second) / 2)
 
 
-def test_congen_by_hand() -> None:
+def test_congen_by_hand():
     # teacher over [queue (0, 1); t1; t2] at τ 1: t1 → softmax(0, 1, 0), t2 → softmax(−1, 0, 1)
     queue = torch.tensor([[0.0, 1.0]])
     wanted = torch.tensor([[0.0, 1.0, 0.0], [-1.0, 0.0, 1.0]]).softmax(1)
@@ -166,7 +166,7 @@ def test_congen_by_hand() -> None:
     )
 
 
-def test_a_student_equal_to_its_teacher_has_only_the_entropy_left() -> None:
+def test_a_student_equal_to_its_teacher_has_only_the_entropy_left():
     teacher, queue = unit(6, 5), unit(20, 5, seed=1)
     student = teacher.clone().requires_grad_()
     wanted = (teacher @ torch.cat([queue, teacher]).T / 0.1).softmax(1)
@@ -178,7 +178,7 @@ def test_a_student_equal_to_its_teacher_has_only_the_entropy_left() -> None:
     )  # rows are scaled to unit length inside, so what is left is tangential
 
 
-def test_info_nce_by_hand_and_with_hard_negatives() -> None:
+def test_info_nce_by_hand_and_with_hard_negatives():
     first = -math.log(math.exp(0.6) / (math.exp(0.6) + math.exp(-0.8)))
     second = -math.log(math.exp(-1) / (1 + math.exp(-1)))
     own, twice = torch.tensor([0, 1]), torch.cat([T, T])
@@ -190,7 +190,7 @@ def test_info_nce_by_hand_and_with_hard_negatives() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 11])
-def test_a_queue_holds_the_last_vectors_newest_first(size: int) -> None:
+def test_a_queue_holds_the_last_vectors_newest_first(size: int):
     queue = Queue(7, 3)
     given = torch.empty(0, 3)
     for step in range(9):
@@ -206,7 +206,7 @@ def test_a_queue_holds_the_last_vectors_newest_first(size: int) -> None:
     assert torch.equal(newest_first(other), newest_first(queue))
 
 
-def test_what_is_remembered_and_when() -> None:
+def test_what_is_remembered_and_when():
     """A batch is scored to the batches before it, and only training tells the queue."""
     spec = parsed({"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "ckd", "queue": 8}}]})
     objective = objectives.build(spec, 4)
@@ -239,7 +239,7 @@ SPECS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("kind", [*SPECS, "mse-raw", "matryoshka"])
-def test_gradients(kind: str) -> None:
+def test_gradients(kind: str):
     torch.manual_seed(1)
     spec: dict[str, object] = {"kind": kind.split("-")[0], **SPECS.get(kind, {})}
     if kind == "matryoshka":
@@ -253,7 +253,7 @@ def test_gradients(kind: str) -> None:
     assert torch.autograd.gradcheck(lambda s: loss([s, s * s], to(teacher)), student)
 
 
-def test_every_kind_has_a_loss_that_notices() -> None:
+def test_every_kind_has_a_loss_that_notices():
     """Least where student and teacher agree, and not where they differ."""
     teacher = unit(5, 4, seed=2)
     of_pairs = {"each_side", "mcl"}  # test_pair_objectives.py
@@ -276,7 +276,7 @@ def test_every_kind_has_a_loss_that_notices() -> None:
         assert math.isfinite(loss([torch.zeros_like(teacher)] * 2, to(teacher)).item())
 
 
-def test_congen_with_alpha_one_is_blind_to_the_other_view() -> None:
+def test_congen_with_alpha_one_is_blind_to_the_other_view():
     teacher, queue = unit(4, 3), unit(9, 3, seed=1)
     for alpha, same in ((1.0, True), (0.5, False)):
         loss = objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": alpha}), 3)
@@ -285,7 +285,7 @@ def test_congen_with_alpha_one_is_blind_to_the_other_view() -> None:
         assert (one == other) is same
 
 
-def test_congens_columns_are_the_queue_and_the_batch_and_the_queue_keeps_its_length() -> None:
+def test_congens_columns_are_the_queue_and_the_batch_and_the_queue_keeps_its_length():
     loss = objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": 0.5}), 3)
     objectives.fill_queues(loss, to(unit(9, 3, seed=1)))
     queue = unit(9, 3, seed=1)
@@ -304,7 +304,7 @@ def test_congens_columns_are_the_queue_and_the_batch_and_the_queue_keeps_its_len
 
 
 @pytest.mark.parametrize("queued", [0, 1, 7])
-def test_both_blocks_are_columns_of_one_softmax(queued: int) -> None:
+def test_both_blocks_are_columns_of_one_softmax(queued: int):
     torch.manual_seed(0)
     rows = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
     queue, own = torch.randn(queued, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
@@ -330,7 +330,7 @@ def test_both_blocks_are_columns_of_one_softmax(queued: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ckd", "congen"])
-def test_a_queue_in_bf16_gives_nearly_the_same_loss_and_gradient(kind: str) -> None:
+def test_a_queue_in_bf16_gives_nearly_the_same_loss_and_gradient(kind: str):
     torch.manual_seed(0)
     whole, half = (objectives.build(parsed({"kind": kind, "queue": 512}), 64) for _ in range(2))
     half.load_state_dict(whole.state_dict())
@@ -350,7 +350,7 @@ def test_a_queue_in_bf16_gives_nearly_the_same_loss_and_gradient(kind: str) -> N
     assert found[1][1].dtype == torch.float32
 
 
-def test_softmaxes_neither_overflow_nor_vanish() -> None:
+def test_softmaxes_neither_overflow_nor_vanish():
     """Scores of ±2,000: far columns weigh nothing, the loss is their distance."""
     rows, queue, own = (
         torch.tensor([[2000.0, 0.0]], requires_grad=True),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -53,7 +52,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("registered")
-def test_an_objective_of_ones_own_column(world: World, tmp_path: Path) -> None:
+def test_an_objective_of_ones_own_column(world: World, tmp_path):
     texts = sentences(120, seed=9)
     pairs = [(one, texts[(number + 1) % 120], number % 6) for number, one in enumerate(texts)]
     with (tmp_path / "judged.csv").open("w", newline="", encoding="utf-8") as file:

@@ -35,7 +35,7 @@ TEACHER = torch.tensor([[1.0, 0], [1, 3**0.5]])
 ROOT = 0.5**0.5
 
 
-def test_two_pairs_by_hand() -> None:
+def test_two_pairs_by_hand():
     assert mcl(ONE, OTHER, TEACHER).item() == pytest.approx(
         (0 + (0.5 - ROOT) ** 2 + 0.25 + (1 - ROOT) ** 2) / 4
     )
@@ -46,7 +46,7 @@ def test_two_pairs_by_hand() -> None:
     )
 
 
-def test_both_sides_matching_the_teacher_leave_nothing() -> None:
+def test_both_sides_matching_the_teacher_leave_nothing():
     teacher = drawn(6, 5)
     assert mcl(teacher, 3 * teacher, teacher).item() == pytest.approx(0, abs=1e-15)  # lengths do not count
     assert mcl(teacher, teacher.flip(0), teacher).item() > 1e-2
@@ -55,7 +55,7 @@ def test_both_sides_matching_the_teacher_leave_nothing() -> None:
     assert objectives.build(spec(MSE), 5)([teacher, teacher + 1], source).item() == pytest.approx(1)
 
 
-def test_the_teacher_is_the_optimum_of_mcl() -> None:
+def test_the_teacher_is_the_optimum_of_mcl():
     teacher = normalize(drawn(6, 5), dim=1)
     source, target = teacher.clone().requires_grad_(), teacher.clone().requires_grad_()
     objectives.build(spec({"kind": "mcl"}), 5)([source, target], to(teacher, teacher)).backward()
@@ -63,7 +63,7 @@ def test_the_teacher_is_the_optimum_of_mcl() -> None:
     assert source.grad.norm().item() < 1e-9
 
 
-def test_gradients() -> None:
+def test_gradients():
     """Against differences; a translation turned towards its text lowers the loss."""
     one, other, teacher = (
         drawn(3, 4).requires_grad_(),
@@ -79,7 +79,7 @@ def test_gradients() -> None:
     assert loss([one, other - 1e-3 * other.grad], targets) < value
 
 
-def test_stage_four_is_the_sum_of_its_two_losses() -> None:
+def test_stage_four_is_the_sum_of_its_two_losses():
     one, other, teacher = drawn(4, 6), drawn(4, 6, seed=1), drawn(4, 6, seed=2)
     whole = objectives.build(
         spec(
@@ -95,7 +95,7 @@ def test_stage_four_is_the_sum_of_its_two_losses() -> None:
     assert whole([one, other], targets).item() == pytest.approx(expected.item())
 
 
-def test_each_side_has_a_memory_of_its_own() -> None:
+def test_each_side_has_a_memory_of_its_own():
     both = objectives.build(spec({"kind": "each_side", "objective": {"kind": "ckd", "queue": 4}}), 3)
     targets = to(*drawn(2, 2, 3).float())
     objectives.update_queues(both, targets)
@@ -104,13 +104,13 @@ def test_each_side_has_a_memory_of_its_own() -> None:
         assert torch.allclose(held, normalize(targets.embeddings[at].flip(0), dim=1))
 
 
-def test_widths_that_do_not_fit() -> None:
+def test_widths_that_do_not_fit():
     with pytest.raises(UserError, match="compares coordinates"):
         objectives.check_dimensions(spec(MSE), 8, 16, "stages[0].objective")
     objectives.check_dimensions(spec({"kind": "mcl"}), 8, 16, "stages[0].objective")
 
 
-def test_stage_two_reaches_the_embedding_layer_alone() -> None:
+def test_stage_two_reaches_the_embedding_layer_alone():
     """The mean of the embedding layer by hand, and no gradient behind it."""
     source, (ids, mask) = tiny("xlm-roberta", 1), some(1)
     student = student_of(source, 1, "pad", layers=2, bottleneck=4)
@@ -145,6 +145,6 @@ def test_stage_two_reaches_the_embedding_layer_alone() -> None:
         ({"kind": "each_side", "objective": MSE}, "it takes no objective of pairs or of second views"),
     ],
 )
-def test_what_cannot_be_put_to_both_sides(objective: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_put_to_both_sides(objective: dict[str, Any], says: str):
     with pytest.raises(ValueError, match=says):
         spec(objective)

@@ -27,7 +27,7 @@ def divergence(wanted: list[float], found: list[float]) -> float:
     return math.fsum(p * math.log(p / q) for p, q in pairs)
 
 
-def test_listwise_by_hand() -> None:
+def test_listwise_by_hand():
     scores = ranking([[2.0, 0.0, 1.0], [0.5, 1.0, 0.0]])
     expected = (divergence([6, 0, 3], [2, 0, -2]) + divergence([1.5, 3, 0], [0, 2, 0])) / 2
     assert listwise(QUERIES, DOCUMENTS, scores, 2.0, 3.0).item() == pytest.approx(expected, rel=1e-4)
@@ -35,7 +35,7 @@ def test_listwise_by_hand() -> None:
     assert listwise(QUERIES, DOCUMENTS, scores, 2.0, 3.0, own=False).item() == pytest.approx(others, rel=1e-4)
 
 
-def test_listwise_leaves_out_what_has_no_score() -> None:
+def test_listwise_leaves_out_what_has_no_score():
     scores = ranking([[2.0, NAN, 1.0], [NAN, 1.0, NAN]])  # one document alone is ranked anyhow
     queries = QUERIES.clone().requires_grad_()
     found = listwise(queries, DOCUMENTS, scores, 2.0, 1.0)
@@ -46,13 +46,13 @@ def test_listwise_leaves_out_what_has_no_score() -> None:
     assert nothing.item() == 0 and nothing.requires_grad
 
 
-def test_listwise_is_least_where_the_order_is_the_teachers() -> None:
+def test_listwise_is_least_where_the_order_is_the_teachers():
     agreed = ranking(COSINES.tolist())
     assert listwise(QUERIES, DOCUMENTS, agreed, 2.0, 2.0).item() == pytest.approx(0, abs=1e-6)
     assert listwise(QUERIES, DOCUMENTS.flip(0), agreed, 2.0, 2.0).item() > 0.5
 
 
-def test_margin_mse_by_hand() -> None:
+def test_margin_mse_by_hand():
     scores = ranking([[3.0, 1.0, NAN], [0.0, 4.0, 2.0]])
     # margins of cosines: 1 − 0; 1 − 0, 1 − 0. Of scores, halved: 1; 2, 1.
     assert margin_mse(QUERIES, DOCUMENTS, scores, 0.5).item() == pytest.approx(((0) + 1 + 0) / 3)
@@ -62,7 +62,7 @@ def test_margin_mse_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", ["info_nce", "listwise", "margin_mse"])
-def test_a_ranking_objective_has_a_gradient_and_notices(kind: str) -> None:
+def test_a_ranking_objective_has_a_gradient_and_notices(kind: str):
     queries, documents = unit(4, 5, seed=1).double().requires_grad_(), unit(6, 5, seed=2).double()
     scores = queries.detach() @ documents.T
     given = Targets(positives=scores.argmax(1), scores=scores)
@@ -71,7 +71,7 @@ def test_a_ranking_objective_has_a_gradient_and_notices(kind: str) -> None:
     assert loss([queries.roll(1, 0), documents], given).item() > loss([queries, documents], given).item()
 
 
-def test_a_sum_joins_rankings_with_the_teachers_embeddings() -> None:
+def test_a_sum_joins_rankings_with_the_teachers_embeddings():
     queries, documents = unit(4, 5, seed=1), unit(6, 5, seed=2)
     given = Targets((unit(4, 5, seed=3), unit(6, 5, seed=4)), torch.arange(4), torch.randn(4, 6))
     both = {"kind": "each_side", "objective": {"kind": "cosine"}}
@@ -83,7 +83,7 @@ def test_a_sum_joins_rankings_with_the_teachers_embeddings() -> None:
     assert loss([queries, documents], given).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_matryoshka_cuts_the_students_ranking_and_the_teachers_embeddings() -> None:
+def test_matryoshka_cuts_the_students_ranking_and_the_teachers_embeddings():
     queries, documents = unit(4, 6, seed=1), unit(5, 6, seed=2)
     given = Targets((unit(4, 6, seed=3), unit(5, 6, seed=4)), torch.arange(4), torch.randn(4, 5))
     spec = {"kind": "matryoshka", "dims": [3, 6], "objective": {"kind": "listwise"}}

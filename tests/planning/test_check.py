@@ -40,7 +40,7 @@ def checked(*specs: recipe.Recipe, data: Path) -> tuple[list[dict[str, Any]], li
     return cost.costs(list(specs), Session(data=data, log=lines.append)), lines
 
 
-def test_problems_of_all_parts_and_stages_are_one_error(world: World) -> None:
+def test_problems_of_all_parts_and_stages_are_one_error(world: World):
     stages = [stage("a", objective=CONGEN), stage("b"), stage("c", objective={**CONGEN, "queue": 2000})]
     with pytest.raises(UserError) as caught:
         open_recipe(spec(world, targets=TOO_WIDE, stages=stages), Session(data=world.data))
@@ -49,16 +49,14 @@ def test_problems_of_all_parts_and_stages_are_one_error(world: World) -> None:
     assert "a queue of 2,000 texts leaves none of 400 to train on" in caught.value.problems[2]
 
 
-def test_a_teacher_and_a_corpus_that_are_missing_are_both_reported(world: World) -> None:
+def test_a_teacher_and_a_corpus_that_are_missing_are_both_reported(world: World):
     changes = {"teacher": {"model": "nowhere"}, "rows": corpus(5000)}
     with pytest.raises(UserError) as caught:
         open_recipe(spec(world, **changes), Session(data=world.data))
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["teacher.model", "rows"]
 
 
-def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(world: World, monkeypatch):
     monkeypatch.setattr(cost, "size_and_latency", lambda *_: pytest.fail("measured"))
     good = spec(world, name="good")
     queue = spec(world, name="queue", stages=[stage(objective=CONGEN)])
@@ -83,7 +81,7 @@ def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(
 )
 def test_what_is_probably_not_meant_is_a_warning(
     world: World, held_out: int, batch: int, expected: list[str]
-) -> None:
+):
     found = open_recipe(
         spec(world, rows=corpus(held_out), stages=[stage(batch=batch)]), Session(data=world.data)
     ).warnings
@@ -91,7 +89,7 @@ def test_what_is_probably_not_meant_is_a_warning(
     assert all(warning.startswith(start) for warning, start in zip(found, expected, strict=True))
 
 
-def test_the_training_time_is_estimated_and_nothing_is_kept(world: World, tmp_path: Path) -> None:
+def test_the_training_time_is_estimated_and_nothing_is_kept(world: World, tmp_path):
     lines: list[str] = []
     session = Session(data=world.data, log=lines.append, cache_folder=tmp_path / "cache")
     view = {"view": {"kind": "crop"}}
@@ -115,14 +113,14 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(world: World, tmp_pa
     assert before.shape == torch.get_rng_state().shape
 
 
-def test_texts_that_the_student_would_not_read_whole_are_counted(world: World) -> None:
+def test_texts_that_the_student_would_not_read_whole_are_counted(world: World):
     session = Session(data=world.data)
     cost.costs([spec(world, stages=[stage(max_tokens=4)])], session)
     assert 0 < session.reading.texts_cut < session.reading.tokens_cut
     assert "cut at the encoder's limit" in session.reading.line
 
 
-def test_triples_and_the_teacher_itself_are_estimated(world: World) -> None:
+def test_triples_and_the_teacher_itself_are_estimated(world: World):
     rows = ["anchor\tentailment\tcontradiction", *("\t".join(sentences(3, seed=seed)) for seed in range(60))]
     (world.data / "triples.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     [found], _ = checked(spec(world, stages=[stage(**TRIPLES)]), data=world.data)
@@ -136,7 +134,7 @@ def test_triples_and_the_teacher_itself_are_estimated(world: World) -> None:
     assert found["estimated_seconds"]["student"] == 0
 
 
-def test_pairs_are_estimated(world: World, tmp_path: Path) -> None:
+def test_pairs_are_estimated(world: World, tmp_path):
     rows = "\n".join(f"{text}\t{text[::-1]}" for text in sentences(80))
     (tmp_path / "en-xx.tsv").write_text(f"en\txx\n{rows}\n", encoding="utf-8")
     table = {"files": ["en-xx.tsv"], "columns": ["en", "xx"], "languages": ["en", "xx"]}
@@ -150,7 +148,7 @@ def test_pairs_are_estimated(world: World, tmp_path: Path) -> None:
     assert found["estimated_seconds"]["student"] > 0
 
 
-def test_the_time_of_fine_tuning_is_not_estimated(world: World) -> None:
+def test_the_time_of_fine_tuning_is_not_estimated(world: World):
     rows = [f"{text}\t{number % 2}" for number, text in enumerate(sentences(90))]
     for name, some in {"task.tsv": rows[:60], "task_dev.tsv": rows[60:]}.items():
         (world.data / name).write_text("\n".join(["text\tlabel", *some, ""]), encoding="utf-8")
@@ -180,7 +178,7 @@ def test_the_time_of_fine_tuning_is_not_estimated(world: World) -> None:
 )
 def test_a_student_that_no_memory_holds_is_refused_by_its_size_before_it_is_built(
     student: dict[str, Any], world: World
-) -> None:
+):
     with pytest.raises(
         UserError,
         match=r"^student: [\d,]{13,} parameters take [\d,]{3,} GB to train, and this machine has \d+;",
@@ -189,7 +187,7 @@ def test_a_student_that_no_memory_holds_is_refused_by_its_size_before_it_is_buil
 
 
 @pytest.mark.parametrize("model", [".", "..", "~"])
-def test_a_teacher_that_is_a_folder_of_another_kind(model: str, world: World) -> None:
+def test_a_teacher_that_is_a_folder_of_another_kind(model: str, world: World):
     with pytest.raises(UserError, match=r"teacher\.model|no config\.json|no such"):
         open_recipe(spec(world, teacher={"model": model}), Session(data=world.data))
 
@@ -205,9 +203,7 @@ def test_a_teacher_that_is_a_folder_of_another_kind(model: str, world: World) ->
     ],
     ids=["deep", "wide", "repeated", "bilstm", "static"],
 )
-def test_a_large_or_deep_student_is_computed_not_measured(
-    student: dict[str, Any], world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_or_deep_student_is_computed_not_measured(student: dict[str, Any], world: World, monkeypatch):
     """Building, converting and training such a student for a moment would take minutes."""
     monkeypatch.delattr(training_time, "_seconds_per_row")
     monkeypatch.delattr(cost, "size_and_latency")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import layer_losses
 import numpy as np
@@ -37,7 +36,7 @@ def values(model: onnx.ModelProto, name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("precision", CONVERTED)
-def test_skipped_weights_stay_float32(bert: onnx.ModelProto, precision: str) -> None:
+def test_skipped_weights_stay_float32(bert: onnx.ModelProto, precision: str):
     weights = layer_losses.converted(bert, converter(precision)(bert))
     skip = ["model.encoder.layer.1.intermediate.dense.weight.T", "model.embeddings.word_embeddings.weight"]
     assert set(skip) < set(weights)
@@ -52,7 +51,7 @@ def test_skipped_weights_stay_float32(bert: onnx.ModelProto, precision: str) -> 
     assert bert.SerializeToString() == before
 
 
-def test_what_one_precision_skips_another_converts(bert: onnx.ModelProto) -> None:
+def test_what_one_precision_skips_another_converts(bert: onnx.ModelProto):
     """The few worst products of an int8 graph in w8."""
     name = "model.encoder.layer.0.output.dense.weight.T"
     made = converter("w8")(layer_losses.convert_except(converter("int8"), bert, [name]))
@@ -60,7 +59,7 @@ def test_what_one_precision_skips_another_converts(bert: onnx.ModelProto) -> Non
     assert name not in {each.name for each in made.graph.initializer}
 
 
-def test_an_lstm_is_skipped_whole() -> None:
+def test_an_lstm_is_skipped_whole():
     model = graph.build(make_bilstm())
     lstm = next(node for node in model.graph.node if node.op_type == "LSTM")
     assert lstm.input[2] not in layer_losses.converted(model, converter("w4")(model))
@@ -68,12 +67,12 @@ def test_an_lstm_is_skipped_whole() -> None:
     assert next(node for node in made.graph.node if node.op_type == "LSTM").input[1:3] == lstm.input[1:3]
 
 
-def test_a_name_that_is_no_constant_is_an_error(bert: onnx.ModelProto) -> None:
+def test_a_name_that_is_no_constant_is_an_error(bert: onnx.ModelProto):
     with pytest.raises(KeyError, match="no constants of this graph: absent, gone"):
         layer_losses.convert_except(converter("w8"), bert, ["gone", "absent"])
 
 
-def test_sample_texts(tmp_path: Path) -> None:
+def test_sample_texts(tmp_path):
     """Nothing that a result is measured on is among the texts that activations are measured on."""
     assert (
         len(sentences()) > 100

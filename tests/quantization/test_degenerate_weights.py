@@ -50,7 +50,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_in_8_bits(kind: str) -> None:
+def test_rows_in_8_bits(kind: str):
     table = array(kind)
     values, scale = quantize_rows(table)
     assert np.isfinite(scale).all() and (scale > 0).all()
@@ -62,7 +62,7 @@ def test_rows_in_8_bits(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_groups_in_4_bits(kind: str) -> None:
+def test_groups_in_4_bits(kind: str):
     weight = array(kind)
     if kind in ("a row of 1e16", "all of 1e-30"):
         end = r"1e\+16" if kind == "a row of 1e16" else r"\d\.\d+e-30"
@@ -81,7 +81,7 @@ def test_groups_in_4_bits(kind: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["w8", "int8", "w4", "fp16"])
-def test_small_constants_are_not_rounded_away(precision: str) -> None:
+def test_small_constants_are_not_rounded_away(precision: str):
     """Biases and tables whose largest number is below float16's smallest normal one."""
     student = make_bert(hidden_size=128, intermediate_size=256)
     for name, parameter in student.named_parameters():
@@ -108,7 +108,7 @@ PLACES = (
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", PLACES)
-def test_every_row_of_every_constant_is_looked_at(place: str, value: float) -> None:
+def test_every_row_of_every_constant_is_looked_at(place: str, value: float):
     model = graph.build(make_bert())
     constant = next(each for each in model.graph.initializer if each.name.startswith(place))
     changed = numpy_helper.to_array(constant).copy()
@@ -121,7 +121,7 @@ def test_every_row_of_every_constant_is_looked_at(place: str, value: float) -> N
 
 
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE])
-def test_scales_of_any_type_and_masks(kind: int) -> None:
+def test_scales_of_any_type_and_masks(kind: int):
     model = onnx.ModelProto()
     model.graph.initializer.append(helper.make_tensor("mask", kind, [], [-np.inf]))
     assert graph_editor.not_finite(model) is None
@@ -130,7 +130,7 @@ def test_scales_of_any_type_and_masks(kind: int) -> None:
 
 
 @pytest.mark.parametrize("precision", ["w8", "int8", "w4", "fp16"])
-def test_what_a_precision_leaves_in_float32(precision: str) -> None:
+def test_what_a_precision_leaves_in_float32(precision: str):
     """Convolutions are no products that converters know; a count of those that they know would be right of
     none."""
     squeezed = {f"{part}_groups": 1 for part in ("q", "k", "v", "post_attention", "intermediate", "output")}

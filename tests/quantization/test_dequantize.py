@@ -107,7 +107,7 @@ def embed(module: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_student_comes_back_in_every_precision(name: str) -> None:
+def test_the_student_comes_back_in_every_precision(name: str):
     shape = SHAPES[name]
     student = make(shape)
     written = graph.build(student)
@@ -126,7 +126,7 @@ def test_the_student_comes_back_in_every_precision(name: str) -> None:
     assert (rows @ rows.T)[~np.eye(len(rows), dtype=bool)].max() < 0.999  # texts differ
 
 
-def test_every_constant_is_as_near_as_its_bits_allow() -> None:
+def test_every_constant_is_as_near_as_its_bits_allow():
     written = graph.build(make(BERT))
     before = {each.name: numpy_helper.to_array(each) for each in written.graph.initializer}
     for precision, least in (("fp16", 1e-3), ("w8", 1e-2), ("int8", 2e-2), ("w4", 0.12)):
@@ -143,7 +143,7 @@ def test_every_constant_is_as_near_as_its_bits_allow() -> None:
         )
 
 
-def test_products_that_stayed_in_w8_and_scales_in_8_bits() -> None:
+def test_products_that_stayed_in_w8_and_scales_in_8_bits():
     """int8 with w8, as an export writes it: its w8 conversion finds the scales of the int8 table, and stores
     those in 8 bits too."""
     written = graph.build(make(BERT))
@@ -159,7 +159,7 @@ def test_products_that_stayed_in_w8_and_scales_in_8_bits() -> None:
     assert (run(mixed, IDS, MASK) * embed(again)).sum(1).min() > 0.999
 
 
-def test_blocks_of_another_size_than_claimed() -> None:
+def test_blocks_of_another_size_than_claimed():
     model = convert(graph.build(make(BERT)), "w8")
     node = next(each for each in model.graph.node if each.op_type == "MatMulNBits")
     scales: onnx.TensorProto = next(each for each in model.graph.initializer if each.name == node.input[2])

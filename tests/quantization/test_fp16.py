@@ -44,7 +44,7 @@ def types(model: onnx.ModelProto) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_products_are_in_float16_and_sums_in_float32(graphs: dict[str, onnx.ModelProto], name: str) -> None:
+def test_products_are_in_float16_and_sums_in_float32(graphs: dict[str, onnx.ModelProto], name: str):
     made = converted(graphs[name])
     found, constants = types(made), {constant.name for constant in made.graph.initializer}
     for node in made.graph.node:
@@ -57,7 +57,7 @@ def test_products_are_in_float16_and_sums_in_float32(graphs: dict[str, onnx.Mode
     assert all(found[output.name] == "tensor(float)" for output in made.graph.output)
 
 
-def test_a_long_sum_does_not_leave_float16() -> None:
+def test_a_long_sum_does_not_leave_float16():
     """2,000 tokens of large values: their sum and its square are far above 65,504, each of them is not."""
     student = MAKE["static"]()
     student.embedding.weight.data *= 2000
@@ -103,7 +103,7 @@ def reaches(largest: float) -> Any:
 
 
 @pytest.mark.parametrize("largest", [95_622, 40_000, 1e6, 1e9])
-def test_an_activation_beyond_float16_stays_in_float32(largest: float) -> None:
+def test_an_activation_beyond_float16_stays_in_float32(largest: float):
     fp32, inputs = graph.build(reaches(largest)), some_ids(8, 20)
     samples = inputs[0][:4].tolist()
     blind, made = converted(fp32), converted(fp32, samples)
@@ -135,10 +135,10 @@ def test_an_activation_beyond_float16_stays_in_float32(largest: float) -> None:
         "head.weight",
     ],
 )
-def test_a_weight_that_float16_cannot_hold_stays_in_float32(place: str, value: float) -> None:
+def test_a_weight_that_float16_cannot_hold_stays_in_float32(place: str, value: float):
     """In a row that no sample meets, too."""
 
-    def change(array: np.ndarray) -> None:
+    def change(array: np.ndarray):
         array[7, 3] = value
 
     fp32 = with_constant(graph.build(make_bert()), place, change)
@@ -147,8 +147,8 @@ def test_a_weight_that_float16_cannot_hold_stays_in_float32(place: str, value: f
 
 
 @pytest.mark.parametrize("factor", [1e-5, 1e-8, 1e-12])
-def test_a_weight_that_float16_flushes_to_zero_stays_in_float32(factor: float) -> None:
-    def change(array: np.ndarray) -> None:
+def test_a_weight_that_float16_flushes_to_zero_stays_in_float32(factor: float):
+    def change(array: np.ndarray):
         array *= factor
 
     fp32 = with_constant(graph.build(make_bert(tanh=False)), "head.weight", change)
@@ -167,7 +167,7 @@ def test_a_weight_that_float16_flushes_to_zero_stays_in_float32(factor: float) -
     )
 
 
-def test_the_simulation_against_numpys_float16() -> None:
+def test_the_simulation_against_numpys_float16():
     """x·W rounded to float16: numpy's own arithmetic; above 65,504 infinite, small weights zero."""
     random = np.random.default_rng(0)
     weight = random.normal(0, 1, (6, 5)).astype(np.float32)

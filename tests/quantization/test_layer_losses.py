@@ -3,8 +3,6 @@ does."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import layer_losses
 import numpy as np
 import onnx
@@ -53,7 +51,7 @@ def with_an_outlier(model: onnx.ModelProto, layer: int) -> tuple[onnx.ModelProto
 
 
 @pytest.mark.parametrize("precision", ["w8", "int8", "w4"])
-def test_the_layer_made_bad_comes_first(bert: onnx.ModelProto, ids: list[list[int]], precision: str) -> None:
+def test_the_layer_made_bad_comes_first(bert: onnx.ModelProto, ids: list[list[int]], precision: str):
     bad, name = with_an_outlier(bert, 1)
     before = layer_losses.costs(bert, converter(precision), ids)[1]
     assert min(before, key=lambda each: before[each]["cosine_mean"]) != name
@@ -67,7 +65,7 @@ def test_the_layer_made_bad_comes_first(bert: onnx.ModelProto, ids: list[list[in
     assert whole["cosine_mean"] < alone[name]["cosine_mean"] + 1e-3
 
 
-def test_explain_a_run(tmp_path: Path) -> None:
+def test_explain_a_run(tmp_path):
     opened, lines = open_run(make_run(tmp_path / "run")), list[str]()
     found = layer_losses.explain(opened, "w4", Session(log=lines.append))
     assert found["texts"] > 300 and found["precision"] == "w4"
@@ -86,7 +84,7 @@ def test_explain_a_run(tmp_path: Path) -> None:
     ]
 
 
-def test_explain_refuses_what_it_cannot_explain(tmp_path: Path) -> None:
+def test_explain_refuses_what_it_cannot_explain(tmp_path):
     opened = open_run(make_run(tmp_path / "run"))
     with pytest.raises(UserError, match="fp32 converts nothing"):
         layer_losses.explain(opened, "fp32", QUIET)

@@ -37,7 +37,7 @@ def with_outliers(layers: list[int]) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(("layers", "in_w8"), [([1, 3], 1), ([0, 1, 2], 2), ([0, 1, 2, 3], 2)])
-def test_the_products_that_lose_most_stay_in_w8(ids: list[list[int]], layers: list[int], in_w8: int) -> None:
+def test_the_products_that_lose_most_stay_in_w8(ids: list[list[int]], layers: list[int], in_w8: int):
     """As few as it takes."""
     model = with_outliers(layers)
     expected = sample_texts.embeddings(model, ids)
@@ -61,7 +61,7 @@ def _with_w8(model: onnx.ModelProto, kept: list[str], ids: list[list[int]]) -> o
 )
 def test_what_is_measured_once_converts_as_what_is_measured_each_time(
     ids: list[list[int]], make: Any, precision: str
-) -> None:
+):
     model = graph.build(make())
     converter = quantization.converter(model, precision, ids)
     assert (
@@ -75,7 +75,7 @@ def test_what_is_measured_once_converts_as_what_is_measured_each_time(
         assert layer_losses.converted(model, made) == [name for name in weights if name not in skip]
 
 
-def test_a_products_own_error(ids: list[list[int]]) -> None:
+def test_a_products_own_error(ids: list[list[int]]):
     model = with_outliers([1, 3])
     lost = int8.product_errors(model, int8.measure(model, ids), ids)
     assert sorted(lost, key=lambda name: -lost[name])[:2] == [

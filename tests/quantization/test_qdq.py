@@ -17,7 +17,7 @@ IDS = [RANDOM.integers(2, 90, length).tolist() for length in (1, 3, 7, 12, 19)]
 
 @pytest.mark.parametrize("name", MAKE)
 @pytest.mark.parametrize("precision", STANDARD)
-def test_only_operators_of_onnx(name: str, precision: str) -> None:
+def test_only_operators_of_onnx(name: str, precision: str):
     model = convert(graph.build(MAKE[name]()), precision, IDS)
     assert {opset.domain for opset in model.opset_import} == {""}
     assert {node.domain for node in model.graph.node} == {""}
@@ -25,7 +25,7 @@ def test_only_operators_of_onnx(name: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", STANDARD)
-def test_another_engine_gives_the_same(precision: str) -> None:
+def test_another_engine_gives_the_same(precision: str):
     model = convert(graph.build(MAKE["bert"]()), precision, IDS)
     engine, expected = ReferenceEvaluator(model), embeddings(model, IDS)
     rows = [
@@ -39,7 +39,7 @@ def test_another_engine_gives_the_same(precision: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_qdq_computes_what_int8_computes(name: str) -> None:
+def test_qdq_computes_what_int8_computes(name: str):
     fp32 = graph.build(MAKE[name]())
     qdq, int8 = (embeddings(convert(fp32, precision, IDS), IDS) for precision in ("qdq", "int8"))
     assert cosines(qdq, int8)[1] > 0.9999

@@ -28,7 +28,7 @@ from tests.students.test_graph import (
 )
 
 
-def test_a_neighbour_with_large_activations_changes_nothing() -> None:
+def test_a_neighbour_with_large_activations_changes_nothing():
     student = make_bert(head=None)
     student.model.embeddings.word_embeddings.weight.data[7] *= 60
     ids = np.array([[5, 6, 8, 9], [7, 7, 7, 7]])
@@ -47,7 +47,7 @@ def saturates(weights: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_weights_are_stored_so_that_they_can_saturate(seed: int) -> None:
+def test_no_weights_are_stored_so_that_they_can_saturate(seed: int):
     """Of any shape, size, sign and spread; and each is within half a step of what it was."""
     draw = np.random.default_rng(seed)
     shape = draw.integers(1, 40), draw.integers(1, 20)
@@ -62,7 +62,7 @@ def test_no_weights_are_stored_so_that_they_can_saturate(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_no_graph_has_int8_weights_that_can_saturate(graphs: dict[str, onnx.ModelProto], name: str) -> None:
+def test_no_graph_has_int8_weights_that_can_saturate(graphs: dict[str, onnx.ModelProto], name: str):
     """With channels scaled by what was measured, too; and they use more than 7 bits."""
     made = quantization.convert(graphs[name], "int8", SAMPLES)
     read = {node.input[1] for node in made.graph.node if node.op_type == "MatMulIntegerToFloat"}
@@ -74,7 +74,7 @@ def test_no_graph_has_int8_weights_that_can_saturate(graphs: dict[str, onnx.Mode
     assert not arrays or max(np.abs(array.astype(int)).max() for array in arrays) > 64
 
 
-def test_int8_weights_by_hand() -> None:
+def test_int8_weights_by_hand():
     """Where one weight is far the largest its column has 127 steps; where two neighbours are, their sum
     has."""
     weight = np.array([[1.27, 1.0], [0.0, 1.0], [0.5, 1.0], [-0.01, -1.0]], np.float32)
@@ -84,7 +84,7 @@ def test_int8_weights_by_hand() -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "w4"])
-def test_a_graphs_own_names_are_not_taken_for_a_precisions(precision: str) -> None:
+def test_a_graphs_own_names_are_not_taken_for_a_precisions(precision: str):
     """Writers number their constants, width_24, and quantizers name theirs after sizes: heads of all those
     numbers."""
     plain = graph.build(make_bert(num_hidden_layers=1))
@@ -96,7 +96,7 @@ def test_a_graphs_own_names_are_not_taken_for_a_precisions(precision: str) -> No
         assert found.shape == (3, dims) and (dims < 16 or cosines(found, run(fp32, ids, mask)).min() > 0.8)
 
 
-def test_channels_of_one_weight_share_their_scales() -> None:
+def test_channels_of_one_weight_share_their_scales():
     """A block of layers that is applied several times has its weights once, also where the ranges of its
     inputs differ."""
     made = quantization.convert(graph.build(make_recurrent(3)), "int8", SAMPLES)
@@ -104,7 +104,7 @@ def test_channels_of_one_weight_share_their_scales() -> None:
     assert len(read) == 3 * 12 + 2 and len(set(read)) == 12 + 1
 
 
-def test_int8_measures_channels_where_outliers_are() -> None:
+def test_int8_measures_channels_where_outliers_are():
     """One channel of a LayerNorm is a hundred times the others and read by small weights: a scale per row
     would lose the others."""
     random = np.random.default_rng(3)
@@ -125,7 +125,7 @@ def test_int8_measures_channels_where_outliers_are() -> None:
     assert 1 - by_channel.mean() < 0.1 * (1 - by_row.mean())
 
 
-def test_an_unknown_precision_names_the_known(graphs: dict[str, onnx.ModelProto]) -> None:
+def test_an_unknown_precision_names_the_known(graphs: dict[str, onnx.ModelProto]):
     with pytest.raises(UserError, match="--precision: .*'int4'.*'int8'"):
         quantization.convert(graphs["bert"], "int4")
 
@@ -137,7 +137,7 @@ KEPT = {"fp16": (0.99999, 0.65), "w8": (0.998, 0.5), "int8": (0.995, 0.5), "w4":
 @pytest.mark.parametrize("precision", KEPT)
 def test_close_to_fp32_in_fewer_bytes_whatever_else_is_in_the_batch(
     graphs: dict[str, onnx.ModelProto], name: str, precision: str
-) -> None:
+):
     fp32, (ids, mask) = graphs[name], some_ids(8, 20)
     before = fp32.SerializeToString()
     made = quantization.convert(fp32, precision, SAMPLES[::4])
@@ -167,7 +167,7 @@ def weights_bytes(model: onnx.ModelProto) -> int:
 )
 def test_the_arithmetic_is_really_in_few_bits(
     graphs: dict[str, onnx.ModelProto], name: str, products: int, lstms: int
-) -> None:
+):
     for precision, operator in (
         ("w8", "MatMulNBits"),
         ("w4", "MatMulIntegerToFloat"),
@@ -185,7 +185,7 @@ def test_the_arithmetic_is_really_in_few_bits(
 
 @pytest.mark.parametrize("inputs", [20, 32, 45])
 @pytest.mark.parametrize(("precision", "lost"), [("w8", 0.02), ("w4", 0.15)])
-def test_a_product_in_groups_is_the_product(precision: str, lost: float, inputs: int) -> None:
+def test_a_product_in_groups_is_the_product(precision: str, lost: float, inputs: int):
     """Also where the input's width is no multiple of a block."""
     random = np.random.default_rng(3)
     weight = random.normal(size=(inputs, 8)).astype(np.float32)

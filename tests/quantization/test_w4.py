@@ -32,7 +32,7 @@ def converted(model: onnx.ModelProto, samples: Any = ()) -> onnx.ModelProto:
         (64, None, 0.62),  # apart from its PQ codes, which stay bytes
     ],
 )
-def test_bytes_per_parameter(codes: int | None, bottleneck: int | None, bound: float) -> None:
+def test_bytes_per_parameter(codes: int | None, bottleneck: int | None, bound: float):
     """Students of nano's shape: four layers, 256 wide, with their whole file counted, names and nodes too."""
     shape = {
         "hidden_size": 256,
@@ -46,9 +46,7 @@ def test_bytes_per_parameter(codes: int | None, bottleneck: int | None, bound: f
     assert 0.5 < (made.ByteSize() - left) / (parameters - left) < bound
 
 
-def test_an_lstm_is_stored_in_8_bits_and_restored_once(
-    graphs: dict[str, onnx.ModelProto], tmp_path: Any
-) -> None:
+def test_an_lstm_is_stored_in_8_bits_and_restored_once(graphs: dict[str, onnx.ModelProto], tmp_path):
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "opened.onnx")
     options.log_severity_level = 3
@@ -61,7 +59,7 @@ def test_an_lstm_is_stored_in_8_bits_and_restored_once(
     assert [node.op_type for node in opened].count("LSTM") == 1
 
 
-def test_a_group_by_hand() -> None:
+def test_a_group_by_hand():
     """Multiples of −0.5 from −8 to 7 are exact with the scale −0.5 and with no other; the sign is free."""
     exact = np.array([*range(-8, 8), *range(-8, 8)], np.float32) * np.float32(-0.5)
     values, scale = w4.quantize_groups(exact[None])
@@ -71,7 +69,7 @@ def test_a_group_by_hand() -> None:
     assert w4.packed(np.array([3, -1, -8], np.int8)).tolist() == [0xF3, 0x08]
 
 
-def test_the_scale_clips_where_that_is_better() -> None:
+def test_the_scale_clips_where_that_is_better():
     """The best of the candidates is better than the scale that reaches the largest number, by a tenth and
     more on normal weights."""
     groups = np.random.default_rng(0).normal(size=(500, 32)).astype(np.float32)
@@ -81,7 +79,7 @@ def test_the_scale_clips_where_that_is_better() -> None:
     assert error < 0.9 * ((np.rint(groups / largest) * largest - groups) ** 2).sum()
 
 
-def test_error_feedback_lowers_the_error_of_the_product() -> None:
+def test_error_feedback_lowers_the_error_of_the_product():
     """Correlated inputs: each error can be made up for by other inputs, which rounding to the nearest does
     not know of."""
     random = np.random.default_rng(1)
@@ -101,9 +99,7 @@ def test_error_feedback_lowers_the_error_of_the_product() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "recurrent", "bilstm", "traced"])
-def test_samples_are_used_and_give_the_same_bytes_again(
-    graphs: dict[str, onnx.ModelProto], name: str
-) -> None:
+def test_samples_are_used_and_give_the_same_bytes_again(graphs: dict[str, onnx.ModelProto], name: str):
     random = np.random.default_rng(4)
     samples = [random.integers(2, 90, length).tolist() for length in random.integers(1, 12, 60)]
     plain, made = converted(graphs[name]), converted(graphs[name], samples)
@@ -118,7 +114,7 @@ def test_samples_are_used_and_give_the_same_bytes_again(
     assert cosines(found, expected).mean() > cosines(before, expected).mean()
 
 
-def test_second_moments_by_hand() -> None:
+def test_second_moments_by_hand():
     """Of a table looked up by id: the inputs of a product are its rows, those of the samples and those of
     random ids."""
     table, weight = np.eye(3, 40, dtype=np.float32), np.ones((40, 2), np.float32)

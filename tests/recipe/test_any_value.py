@@ -8,7 +8,6 @@ import datetime
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,7 +90,7 @@ def fields() -> list[tuple[dict[str, Any], Place]]:
 @pytest.mark.parametrize("kind", VALUES)
 def test_in_every_field_any_value_is_read_or_refused_in_a_line(
     kind: str, fields: list[tuple[dict[str, Any], Place]]
-) -> None:
+):
     assert len(fields) > 250
     refused = 0
     for data, place in fields:
@@ -156,7 +155,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_a_file_that_holds_no_recipe(kind: str, tmp_path: Path) -> None:
+def test_a_file_that_holds_no_recipe(kind: str, tmp_path):
     path, text = tmp_path / "x.yaml", TEXTS[kind]
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError) as caught:
@@ -166,7 +165,7 @@ def test_a_file_that_holds_no_recipe(kind: str, tmp_path: Path) -> None:
     assert len(caught.value.problems) <= 41
 
 
-def test_a_sparse_file_is_not_read(tmp_path: Path) -> None:
+def test_a_sparse_file_is_not_read(tmp_path):
     with (tmp_path / "x.yaml").open("wb") as file:
         file.truncate(200_000_000_000)
     with pytest.raises(UserError, match=r"x\.yaml: 200,000,000,000 bytes"):
@@ -195,7 +194,7 @@ def test_a_sparse_file_is_not_read(tmp_path: Path) -> None:
         ("-", [None]),
     ],
 )
-def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+def test_scalars_are_those_of_yaml_1_2(text: str, value: Any):
     read = yaml_file.parse(text, "x")
     assert read == value
     assert type(read) is type(value)
@@ -205,7 +204,7 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
     "text",
     ["1e-3", "1e5", "no", "on", "2026-01-01", "0x10", "1_000", "null", "~", "", "1:30", ".inf", "é", "a: b"],
 )
-def test_text_stays_text(text: str) -> None:
+def test_text_stays_text(text: str):
     assert yaml_file.parse(yaml_file.dump({"about": text}), "x") == {"about": text}
 
 
@@ -236,7 +235,7 @@ def test_text_stays_text(text: str) -> None:
         ("select.suite=''", "select.suite: is empty; give a value, or leave the key out"),
     ],
 )
-def test_the_advice_helps(change: str, line: str) -> None:
+def test_the_advice_helps(change: str, line: str):
     with pytest.raises(UserError) as caught:
         recipe.read("demo-bert2", [change])
     assert [problem.partition(".yaml: ")[2] for problem in caught.value.problems] == [line]
@@ -255,6 +254,6 @@ def test_the_advice_helps(change: str, line: str) -> None:
         "a",
     ],
 )
-def test_a_change_that_cannot_be_read(change: str) -> None:
+def test_a_change_that_cannot_be_read(change: str):
     with pytest.raises(UserError):
         recipe.read("demo-bert2", [change])

@@ -70,7 +70,7 @@ SMALL = {
 }
 
 
-def quiet(line: str) -> None:
+def quiet(line: str):
     pass
 
 
@@ -78,7 +78,7 @@ class Tiny:
     """A folder with models, data under the names that recipes use, and every run made so far under
     `runs/`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path):
         self.folder, self.data = folder, folder / "data"
         self.measured: set[tuple[str, str]] = (
             set()
@@ -222,13 +222,13 @@ def _model(folder: Path, words: Any, chain: bool = False, width: int = WIDTH) ->
     return make_encoder(folder, words, kind, chain, **sizes)
 
 
-def _table(path: Path, columns: dict[str, list[str]]) -> None:
+def _table(path: Path, columns: dict[str, list[str]]):
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = ["\t".join(columns), *("\t".join(row) for row in zip(*columns.values(), strict=True))]
     path.write_bytes(gzip.compress("\n".join(rows).encode(), 1, mtime=0))
 
 
-def _write_data(data: Path) -> None:
+def _write_data(data: Path):
     """A little of everything that recipes read, all from the same distinct sentences, so that no text leaks
     into another file."""
     import pyarrow as pa
@@ -312,7 +312,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
-def test_the_whole_way(tiny: Tiny, name: str) -> None:
+def test_the_whole_way(tiny: Tiny, name: str):
     spec = tiny.spec(name)
     out = tiny.made(name)
     record = files.read_json(out / "run.json")
@@ -350,7 +350,7 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
     assert np.isfinite(found["average"])
 
 
-def _again(name: str, folder: Path, cache: Path) -> None:
+def _again(name: str, folder: Path, cache: Path):
     """Train what a run records and export it, in a process of its own."""
     os.chdir(folder)
     os.environ["EDGEDISTILL_CACHE"] = str(cache)
@@ -360,7 +360,7 @@ def _again(name: str, folder: Path, cache: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_bytes_in_another_process(tiny: Tiny) -> None:
+def test_the_same_bytes_in_another_process(tiny: Tiny):
     """Of every run and bundle, from an empty cache, with another seed for Python's hashes."""
     tried, differ = 0, list[str]()
     for name in sorted(files.shipped("recipe")):
@@ -383,7 +383,7 @@ def test_the_same_bytes_in_another_process(tiny: Tiny) -> None:
     assert tried > 20
 
 
-def test_recipes_in_shipped_bundles_are_read() -> None:
+def test_recipes_in_shipped_bundles_are_read():
     for name, path in files.shipped("bundle").items():
         recorded = files.read_json(path)["recipe"]
         assert recipe.parse(recorded, name).stages

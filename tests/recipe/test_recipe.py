@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,13 +28,13 @@ def problems(**changes: Any) -> list[str]:
     return list(caught.value.problems)
 
 
-def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_what_is_read(tmp_path):
     first = recipe.parse(GOOD, "x")
     (tmp_path / "x.yaml").write_text(recipe.dump(first), encoding="utf-8")
     assert recipe.read(tmp_path / "x.yaml") == first
 
 
-def test_unknown_kind_names_the_nearest() -> None:
+def test_unknown_kind_names_the_nearest():
     [line] = problems(stages=[{"name": "a", "objective": {"kind": "ckdd"}}])
     assert line.startswith(
         "recipes/x.yaml: stages[0].objective.kind: no objective 'ckdd'; did you mean 'ckd'? (ckd, congen, "
@@ -65,11 +64,11 @@ def test_unknown_kind_names_the_nearest() -> None:
         ({"about": 3}, "about: 3 is not text; write text in quotes"),
     ],
 )
-def test_wrong_types_are_described_in_plain_words(changes: dict, expected: str) -> None:
+def test_wrong_types_are_described_in_plain_words(changes: dict, expected: str):
     assert f"recipes/x.yaml: {expected}" in problems(**changes)
 
 
-def test_all_the_problems_at_once() -> None:
+def test_all_the_problems_at_once():
     found = problems(
         seed="one",
         extra=1,
@@ -167,11 +166,11 @@ def test_all_the_problems_at_once() -> None:
     ],
     ids=str,
 )
-def test_students_that_cannot_be(student: dict[str, Any], says: str) -> None:
+def test_students_that_cannot_be(student: dict[str, Any], says: str):
     assert any(says in line for line in problems(student=student))
 
 
-def test_a_finished_student_needs_no_kind() -> None:
+def test_a_finished_student_needs_no_kind():
     short, long = (
         {**GOOD, "student": {**kind, "weights": "nano", "dropout": 0.1}}
         for kind in ({}, {"kind": "finished"})
@@ -182,7 +181,7 @@ def test_a_finished_student_needs_no_kind() -> None:
     ).student == recipe.Finished(weights="nano", dropout=0.1)
 
 
-def test_muon_wants_layers() -> None:
+def test_muon_wants_layers():
     stage = {"name": "x", "objective": {"kind": "cosine"}, "optimizer": "muon"}
     assert any(
         "muon optimizes the matrices of layers" in line
@@ -240,7 +239,7 @@ PCA = {"reduce": {"kind": "pca"}, "dims": 128}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_targets_that_cannot_be(changes: dict[str, Any], says: str) -> None:
+def test_targets_that_cannot_be(changes: dict[str, Any], says: str):
     assert any(says in line for line in problems(**changes)), problems(**changes)
 
 
@@ -267,13 +266,13 @@ def test_targets_that_cannot_be(changes: dict[str, Any], says: str) -> None:
         ),
     ],
 )
-def test_groups_of_similar_texts_that_cannot_be(changes: dict[str, Any], says: str) -> None:
+def test_groups_of_similar_texts_that_cannot_be(changes: dict[str, Any], says: str):
     objective = {"kind": "info_nce", "similar_texts": 32}
     stage = {"name": "x", "objective": objective, "rows": TUPLES, "bucket": 100, "batch": 128, **changes}
     assert any(says in line for line in problems(stages=[stage])), problems(stages=[stage])
 
 
-def test_a_batch_of_one_compares_nothing() -> None:
+def test_a_batch_of_one_compares_nothing():
     says = "compares the texts of a batch with each other; set it to 2 or more"
     added = {"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "mcl"}}]}
     for objective in ({"kind": "mcl"}, {"kind": "ckd", "queue": 0}, added):
@@ -283,7 +282,7 @@ def test_a_batch_of_one_compares_nothing() -> None:
         recipe.parse({**GOOD, "stages": [{"name": "x", "objective": objective, "batch": 1}]}, "x")
 
 
-def test_matryoshkas_that_cannot_be() -> None:
+def test_matryoshkas_that_cannot_be():
     inner = {"kind": "cosine"}
     for fields, says in [
         ({"dims": [64, 32]}, "`dims` [64, 32] must be ascending"),
@@ -299,12 +298,12 @@ def test_matryoshkas_that_cannot_be() -> None:
         assert any(says in line for line in problems(stages=[stage])), says
 
 
-def test_stages_need_rows_and_a_student_to_train() -> None:
+def test_stages_need_rows_and_a_student_to_train():
     assert any("stages need `rows`" in line for line in problems(rows=None))
     assert any("the teacher itself is not trained" in line for line in problems(student={"kind": "teacher"}))
 
 
-def test_changes_apply_before_the_check(tmp_path: Path) -> None:
+def test_changes_apply_before_the_check(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text(yaml.safe_dump(GOOD), encoding="utf-8")
     changed = recipe.read(
@@ -322,7 +321,7 @@ def test_changes_apply_before_the_check(tmp_path: Path) -> None:
             recipe.read(path, [change])
 
 
-def test_not_a_recipe() -> None:
+def test_not_a_recipe():
     with pytest.raises(UserError, match="no recipe 'bert-2x129'; did you mean 'bert-2x128'"):
         recipe.read("bert-2x129")
     with pytest.raises(UserError, match="no such file; give a path"):
@@ -390,14 +389,12 @@ SUM = {
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else None,
 )
-def test_views_that_are_missing_or_not_read(
-    stage: dict[str, Any], student: dict[str, Any], says: str
-) -> None:
+def test_views_that_are_missing_or_not_read(stage: dict[str, Any], student: dict[str, Any], says: str):
     found = problems(student={**GOOD["student"], **student}, stages=[{"name": "a", **stage}])
     assert any(says in line for line in found), found
 
 
-def test_views_and_tuples_that_are_read() -> None:
+def test_views_and_tuples_that_are_read():
     for stage, views in [
         ({"objective": {"kind": "congen", "alpha": 1}}, 1),
         ({"objective": {"kind": "congen"}, "view": {"kind": "word_deletion"}}, 2),
@@ -444,11 +441,11 @@ def test_views_and_tuples_that_are_read() -> None:
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else None,
 )
-def test_what_other_tools_call_a_key_leads_to_ours(changes: dict[str, Any], says: str) -> None:
+def test_what_other_tools_call_a_key_leads_to_ours(changes: dict[str, Any], says: str):
     assert any(says in line for line in problems(**changes)), problems(**changes)
 
 
-def test_every_alias_leads_to_a_key_that_exists_and_is_none_itself() -> None:
+def test_every_alias_leads_to_a_key_that_exists_and_is_none_itself():
     known = {
         key
         for section in json.loads(recipe.schema())["$defs"].values()

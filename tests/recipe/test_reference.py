@@ -39,17 +39,17 @@ def kinds_in(value: Any, place: str = "") -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: "-".join(example))
-def test_an_example_parses(example: dict[str, Any]) -> None:
+def test_an_example_parses(example: dict[str, Any]):
     recipe.parse({**BASE, **example}, "recipes/README.md")
 
 
-def test_examples_show_every_student_objective_and_reduction() -> None:
+def test_examples_show_every_student_objective_and_reduction():
     shown = {each for example in EXAMPLES for each in kinds_in(example)} | DEFAULTS
     wanted = {(place, kind) for place in ("student", "objective", "reduce") for kind in recipe.KINDS[place]}
     assert not wanted - shown
 
 
-def test_the_reference_covers_every_section_and_describes_every_key() -> None:
+def test_the_reference_covers_every_section_and_describes_every_key():
     sections = json.loads(recipe.schema())["$defs"]
     listed = [name for names in recipe_reference.by_key().values() for name in names]
     assert sorted(listed) == sorted([*sections, "Recipe"])
@@ -62,6 +62,6 @@ def test_the_reference_covers_every_section_and_describes_every_key() -> None:
     assert not missing
 
 
-def test_the_reference_is_up_to_date() -> None:
+def test_the_reference_is_up_to_date():
     written = README.with_name("REFERENCE.md").read_text(encoding="utf-8")
     assert recipe_reference.markdown() == written, "run make docs"

@@ -36,21 +36,21 @@ def read(folder: Path, name: str = "manifest.json") -> dict[str, Any]:
     return dict(json.loads((folder / name).read_text(encoding="utf-8")))
 
 
-def write_manifest(folder: Path, **changes: Any) -> None:
+def write_manifest(folder: Path, **changes: Any):
     changed = {**read(folder), **changes}
     (folder / "manifest.json").write_text(
         json.dumps({**changed, "digest": digest(changed)}), encoding="utf-8"
     )
 
 
-def write(folder: Path, name: str, data: bytes) -> None:
+def write(folder: Path, name: str, data: bytes):
     """Write a file of the bundle, and its hash into the manifest."""
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(data)
     write_manifest(folder, files={**read(folder)["files"], name: hashlib.sha256(data).hexdigest()})
 
 
-def write_graph(folder: Path, model: ModelProto | bytes) -> None:
+def write_graph(folder: Path, model: ModelProto | bytes):
     """The bundle's only graph, whatever precision a runner prefers."""
     data = model if isinstance(model, bytes) else model.SerializeToString()
     nodes = ModelProto.FromString(data).graph.node
@@ -101,7 +101,7 @@ def plain(
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def control(folder: Path) -> None:
+def control(folder: Path):
     write_graph(folder, plain(folder))
 
 
@@ -113,7 +113,7 @@ def graph(
 ) -> Edit:
     """The plain graph with more nodes, constants, or an edit."""
 
-    def change(folder: Path) -> None:
+    def change(folder: Path):
         model = plain(folder, *nodes, constants=constants, **options)
         edit(model)
         write_graph(folder, model)
@@ -148,7 +148,7 @@ def outside(name: str, values: tuple[int, ...], location: str = SECRET) -> Tenso
 def with_secret(change: Edit) -> Edit:
     """A file beside the graph that is there and large enough, and another above the bundle's folder."""
 
-    def changed(folder: Path) -> None:
+    def changed(folder: Path):
         change(folder)
         secret = np.full(4096, 0.125, np.float32).tobytes()
         (folder / GRAPH).with_name(SECRET).write_bytes(secret)
@@ -176,7 +176,7 @@ def length(number: int, over_long: bool) -> bytes:
     return found + (bytes([number | 128, 0]) if over_long else bytes([number]))
 
 
-def external_over_long(folder: Path) -> None:
+def external_over_long(folder: Path):
     """The entry's lengths take two bytes where one would do; a search for the usual bytes does not find
     it."""
     entry = b"\x0a" + length(8, True) + b"location" + b"\x12" + length(len(SECRET), True) + SECRET.encode()
@@ -208,18 +208,18 @@ def branch() -> Any:
     )
 
 
-def with_function(model: ModelProto) -> None:
+def with_function(model: ModelProto):
     function = helper.make_function(
         "", "Gather", ["a", "b"], ["c"], [node("Identity", "a", "c")], [helper.make_opsetid("", 17)]
     )
     model.functions.append(function)
 
 
-def with_training(model: ModelProto) -> None:
+def with_training(model: ModelProto):
     model.training_info.add().algorithm.CopyFrom(branch())
 
 
-def many_entries(model: ModelProto) -> None:
+def many_entries(model: ModelProto):
     for at in range(200_000):
         model.metadata_props.add(key=str(at), value="x")
 
@@ -339,7 +339,7 @@ RUNS: dict[str, Edit] = {  # what only a run shows
 
 
 def tokenizer(edit: Callable[[dict[str, Any]], Any]) -> Edit:
-    def change(folder: Path) -> None:
+    def change(folder: Path):
         control(folder)
         changed = read(folder, "tokenizer.json")
         edit(changed)
@@ -359,12 +359,12 @@ def replaces(pattern: str) -> Edit:
     return tokenizer(lambda t: t.update(normalizer=replace))
 
 
-def without_unknown(t: dict[str, Any]) -> None:
+def without_unknown(t: dict[str, Any]):
     t["model"]["vocab"].pop("[UNK]")
     t["added_tokens"] = [each for each in t["added_tokens"] if each["content"] != "[UNK]"]
 
 
-def repeated(json: dict[str, Any]) -> None:
+def repeated(json: dict[str, Any]):
     """The text twice, behind each other: more tokens than truncation leaves."""
     text = {"Sequence": {"id": "A", "type_id": 0}}
     json["post_processor"] = {
@@ -478,7 +478,7 @@ TOKENIZERS: dict[str, Edit] = {
 
 
 def manifest(**changes: Any) -> Edit:
-    def change(folder: Path) -> None:
+    def change(folder: Path):
         control(folder)
         write_manifest(folder, **changes)
 
@@ -488,7 +488,7 @@ def manifest(**changes: Any) -> Edit:
 def graph_named(name: str) -> Edit:
     """The graph's name in the manifest, with the right hash, where one can be written: the file is there."""
 
-    def change(folder: Path) -> None:
+    def change(folder: Path):
         control(folder)
         entry, hashes = read(folder)["precisions"]["int8"], read(folder)["files"]
         (folder.parent / "outside.onnx").write_bytes((folder / GRAPH).read_bytes())
@@ -500,7 +500,7 @@ def graph_named(name: str) -> Edit:
 
 
 def file_named(name: str) -> Edit:
-    def change(folder: Path) -> None:
+    def change(folder: Path):
         control(folder)
         write_manifest(folder, files={**read(folder)["files"], name: "0" * 64})
 
@@ -508,7 +508,7 @@ def file_named(name: str) -> Edit:
 
 
 def raw_manifest(edit: Callable[[str], str]) -> Edit:
-    def change(folder: Path) -> None:
+    def change(folder: Path):
         control(folder)
         path = folder / "manifest.json"
         path.write_text(edit(path.read_text(encoding="utf-8")), encoding="utf-8")
@@ -519,7 +519,7 @@ def raw_manifest(edit: Callable[[str], str]) -> Edit:
 def sparse_file(name: str) -> Edit:
     """A file of 200 GB that takes no room on the disk. Its hash cannot be known before it is read."""
 
-    def change(folder: Path) -> None:
+    def change(folder: Path):
         control(folder)
         with (folder / name).open("wb") as file:
             file.truncate(HUGE)
@@ -528,7 +528,7 @@ def sparse_file(name: str) -> Edit:
 
 
 def linked(name: str) -> Edit:
-    def change(folder: Path) -> None:
+    def change(folder: Path):
         control(folder)
         outside = folder.parent / f"outside-{Path(name).name}"
         (folder / name).rename(outside)

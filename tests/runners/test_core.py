@@ -119,7 +119,7 @@ def odd_texts(count: int) -> list[str]:
     return found
 
 
-def same_ids(student: CoreStudent, tokenizer: Tokenizer, texts: list[str]) -> None:
+def same_ids(student: CoreStudent, tokenizer: Tokenizer, texts: list[str]):
     for text, encoding in zip(texts, tokenizer.encode_batch(texts), strict=True):
         if encoding.ids:
             assert student.tokenize(text) == encoding.ids, ascii(text)
@@ -133,7 +133,7 @@ def adversarial(tokenizer: Tokenizer, max_tokens: int, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_ids_and_embeddings_are_the_bundles(name: str, exported: Callable[..., Path], core: Any) -> None:
+def test_ids_and_embeddings_are_the_bundles(name: str, exported: Callable[..., Path], core: Any):
     folder = exported(name)
     for precision in json.loads((folder / "manifest.json").read_text())["precisions"]:
         least, mean = ALIKE[precision]
@@ -148,7 +148,7 @@ def test_ids_and_embeddings_are_the_bundles(name: str, exported: Callable[..., P
 
 
 @pytest.mark.parametrize("name", ["nano", "micro", "multi"])
-def test_shipped_students(name: str, core: Any) -> None:
+def test_shipped_students(name: str, core: Any):
     with load(name, threads=1) as opened:
         student = CoreStudent(core, student_file.content(opened))
         texts = adversarial(opened._tokenizer, opened.max_tokens, 1500)
@@ -161,7 +161,7 @@ def test_shipped_students(name: str, core: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["micro", "multi"])  # bits of `multi` are less a mean
-def test_compact_embeddings_and_cuts(name: str, core: Any) -> None:
+def test_compact_embeddings_and_cuts(name: str, core: Any):
     with load(name, threads=1) as opened:
         student, calibration = CoreStudent(core, student_file.content(opened)), opened.calibration
     assert (calibration.mean is not None) == (name == "multi") and student.dims == [student.size]
@@ -178,7 +178,7 @@ def test_compact_embeddings_and_cuts(name: str, core: Any) -> None:
     student.close()
 
 
-def test_prompts_belong_to_roles(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+def test_prompts_belong_to_roles(exported: Callable[..., Path], core: Any, tmp_path):
     folder = tmp_path / "asked"
     shutil.copytree(exported("static"), folder)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -195,14 +195,14 @@ def test_prompts_belong_to_roles(exported: Callable[..., Path], core: Any, tmp_p
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"a \xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xc0\x80"])
-def test_what_is_not_utf8_is_refused(text: bytes, exported: Callable[..., Path], core: Any) -> None:
+def test_what_is_not_utf8_is_refused(text: bytes, exported: Callable[..., Path], core: Any):
     student = CoreStudent(core, file_of(exported("static")))
     with pytest.raises(CoreError, match="UTF-8"):
         student.embed([text])
     student.close()
 
 
-def test_any_text_has_an_embedding(core: Any) -> None:
+def test_any_text_has_an_embedding(core: Any):
     for name in ("micro", "multi"):
         student = CoreStudent(core, file_of(name))
         rows = student.embed(
@@ -212,7 +212,7 @@ def test_any_text_has_an_embedding(core: Any) -> None:
         student.close()
 
 
-def test_damaged_files_are_refused(exported: Callable[..., Path], core: Any) -> None:
+def test_damaged_files_are_refused(exported: Callable[..., Path], core: Any):
     data = file_of(exported("bert"))
     changed = {
         "not a student": b"PK" + data[2:],
@@ -230,7 +230,7 @@ def test_damaged_files_are_refused(exported: Callable[..., Path], core: Any) -> 
             CoreStudent(core, data[:end])
 
 
-def test_no_file_text_or_shortage_of_memory_ends_it(exported: Callable[..., Path], tmp_path: Path) -> None:
+def test_no_file_text_or_shortage_of_memory_ends_it(exported: Callable[..., Path], tmp_path):
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     program, file, texts = tmp_path / "torture", tmp_path / "student.bin", tmp_path / "texts"
     odd = "\0".join([*odd_texts(80), "[CLS] a[SEP]", "a" * 5000, ""])
@@ -241,7 +241,7 @@ def test_no_file_text_or_shortage_of_memory_ends_it(exported: Callable[..., Path
         assert "changed files were opened" in run(program, file, texts, 1, 300)
 
 
-def test_threads_share_a_student(exported: Callable[..., Path], tmp_path: Path) -> None:
+def test_threads_share_a_student(exported: Callable[..., Path], tmp_path):
     program, file = tmp_path / "threads", tmp_path / "student.bin"
     file.write_bytes(file_of(f"{exported('narrow')}:int8"))
     sources = [TORTURE.with_name("threads.c"), CORE / "edgedistill.c"]
@@ -251,7 +251,7 @@ def test_threads_share_a_student(exported: Callable[..., Path], tmp_path: Path) 
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_compilers_have_nothing_to_say(compiler: str, tmp_path: Path) -> None:
+def test_compilers_have_nothing_to_say(compiler: str, tmp_path):
     """In C with what only the optimizer sees; the other languages are parsed."""
     if not shutil.which(compiler):
         pytest.skip(f"needs {compiler}")
@@ -263,7 +263,7 @@ def test_compilers_have_nothing_to_say(compiler: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("node"), reason="needs Node")
 @pytest.mark.parametrize("name", ["nano", "multi"])
-def test_webassembly_is_the_same(name: str, core: Any, tmp_path: Path) -> None:
+def test_webassembly_is_the_same(name: str, core: Any, tmp_path):
     file = tmp_path / "student.bin"
     file.write_bytes(file_of(name))
     student, texts = CoreStudent(core, file.read_bytes()), [*PLAIN[:20], *odd_texts(200), ""]
@@ -283,7 +283,7 @@ def test_webassembly_is_the_same(name: str, core: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "release"), [("edgedistill.wasm", 14), ("edgedistill-relaxed.wasm", 16)])
-def test_webassembly_is_built_to_the_same_bytes(name: str, release: int, tmp_path: Path) -> None:
+def test_webassembly_is_built_to_the_same_bytes(name: str, release: int, tmp_path):
     if not shutil.which(f"clang-{release}") or not shutil.which(f"wasm-ld-{release}"):
         pytest.skip(f"needs clang-{release} and lld-{release}")
     shutil.copytree(CORE, tmp_path / "core")
@@ -327,7 +327,7 @@ def golden(
 )
 def test_other_processors(
     compiler: str, emulator: str, instructions: str, golden: Callable[[str, str], list[str]]
-) -> None:
+):
     if not shutil.which(compiler) or not shutil.which(emulator.split()[0]):
         pytest.skip(f"needs {compiler} and {emulator.split()[0]}")
     assert set(golden(compiler, emulator)) == {instructions}
@@ -343,9 +343,9 @@ def test_other_systems(
     compiler: str,
     starter: str,
     golden: Callable[[str, str], list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    monkeypatch,
+):
     if not shutil.which(compiler) or not shutil.which(starter):
         pytest.skip(f"needs {compiler} and {starter}")
     for name, value in (
@@ -361,7 +361,7 @@ def test_other_systems(
     not Path("/usr/include/sqlite3ext.h").exists() or not shutil.which("sqlite3"),
     reason="needs SQLite's headers and shell",
 )
-def test_in_sql(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+def test_in_sql(exported: Callable[..., Path], core: Any, tmp_path):
     file, extension = tmp_path / "student.bin", tmp_path / "edgedistill.so"
     file.write_bytes(file_of(exported("static")))
     sources = [CORE / "sqlite" / "edgedistill_sqlite.c", CORE / "edgedistill.c"]
@@ -396,7 +396,7 @@ HEADERS = next(iter(sorted(Path("/usr/lib/jvm").glob("*/include/jni.h"))), None)
 
 
 @pytest.mark.skipif(HEADERS is None or not shutil.which("javac"), reason="needs a JDK")
-def test_on_the_jvm(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+def test_on_the_jvm(exported: Callable[..., Path], core: Any, tmp_path):
     assert HEADERS is not None
     file, places = (
         tmp_path / "student.bin",
@@ -418,7 +418,7 @@ def test_on_the_jvm(exported: Callable[..., Path], core: Any, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not shutil.which("rustc"), reason="needs rustc")
-def test_in_rust(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+def test_in_rust(exported: Callable[..., Path], core: Any, tmp_path):
     file, compiled, program = (tmp_path / name for name in ("student.bin", "edgedistill.o", "example"))
     file.write_bytes(file_of(exported("static")))
     run(COMPILER, "-O2", "-c", CORE / "edgedistill.c", "-o", compiled)
@@ -429,7 +429,7 @@ def test_in_rust(exported: Callable[..., Path], core: Any, tmp_path: Path) -> No
     student.close()
 
 
-def test_a_file_of_this_version_is_kept_and_opens(core: Any) -> None:
+def test_a_file_of_this_version_is_kept_and_opens(core: Any):
     """A file that an earlier edgedistill wrote; one of another version is refused by the version's age."""
     data = lzma.decompress(TORTURE.with_name("version-5.bin.xz").read_bytes())
     student = CoreStudent(core, data)
@@ -442,7 +442,7 @@ def test_a_file_of_this_version_is_kept_and_opens(core: Any) -> None:
             CoreStudent(core, data[:8] + struct.pack("<I", version) + data[12:])
 
 
-def test_what_the_file_has_no_place_for_is_named(exported: Callable[..., Path], tmp_path: Path) -> None:
+def test_what_the_file_has_no_place_for_is_named(exported: Callable[..., Path], tmp_path):
     folder = tmp_path / "other"
     shutil.copytree(exported("static"), folder)
     words = json.loads((folder / "tokenizer.json").read_text())

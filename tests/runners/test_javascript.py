@@ -92,7 +92,7 @@ def classifier(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["nano", "micro", "multi"])
-def test_shipped_students_as_in_python(name: str, tmp_path: Path) -> None:
+def test_shipped_students_as_in_python(name: str, tmp_path):
     found = embed(written(name, tmp_path / "out"), TEXTS, {}, {"precision": "binary"})
     with load(name, threads=1) as opened:
         rows, calibration = opened.encode(TEXTS), opened.calibration
@@ -106,7 +106,7 @@ def test_shipped_students_as_in_python(name: str, tmp_path: Path) -> None:
     assert found["check"]["worst"] >= found["check"]["least"]  # and the golden texts' ids
 
 
-def test_roles_and_sizes_as_in_python(asked: Path, tmp_path: Path) -> None:
+def test_roles_and_sizes_as_in_python(asked: Path, tmp_path):
     roles = [{"role": role} for role in ("text", "query", "document")]
     found = embed(written(asked, tmp_path / "out"), TEXTS, *roles, {"role": "query", "dims": 8})
     with load(asked, threads=1) as opened:
@@ -119,7 +119,7 @@ def test_roles_and_sizes_as_in_python(asked: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mean", [False, True])
-def test_a_pair_as_in_python(mean: bool, tmp_path: Path) -> None:
+def test_a_pair_as_in_python(mean: bool, tmp_path):
     queries = make_run(tmp_path / "q", "static", query_prompt="the dog ", max_tokens=12)
     documents = make_run(tmp_path / "d", "static", document_prompt="a child ")
     sides = Source(str(queries)), Source(str(documents))
@@ -137,7 +137,7 @@ def test_a_pair_as_in_python(mean: bool, tmp_path: Path) -> None:
     assert without.returncode == 2 and "pair: a pair of encoders" in without.stderr
 
 
-def test_a_classifier_as_in_python(classifier: Path, tmp_path: Path) -> None:
+def test_a_classifier_as_in_python(classifier: Path, tmp_path):
     file = written(classifier, tmp_path / "out")
     found = embed(file, TEXTS, {})
     with load(classifier, threads=1) as opened:
@@ -150,7 +150,7 @@ def test_a_classifier_as_in_python(classifier: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["asked", "classifier"])
-def test_bench_compares_queries_or_logits(name: str, request: pytest.FixtureRequest) -> None:
+def test_bench_compares_queries_or_logits(name: str, request):
     target = bench.targets(str(request.getfixturevalue(name)))[0]
     target = replace(target, runner=speed.Runner.named("node"))
     plan = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
@@ -159,13 +159,13 @@ def test_bench_compares_queries_or_logits(name: str, request: pytest.FixtureRequ
     assert target.speed["runner"]["cosine_min"] > 0.9999
 
 
-def test_search_by_words() -> None:
+def test_search_by_words():
     ended = node("--test", str(Path(__file__).parent / "core" / "search.test.mjs"))
     assert ended.returncode == 0, ended.stdout
 
 
 @pytest.mark.parametrize("language", [None, "english"])
-def test_full_text_search_as_in_python(language: str | None) -> None:
+def test_full_text_search_as_in_python(language: str | None):
     """Texts of no language, and 200 English ones, whose words are compared by their stems."""
     pytest.importorskip("bm25s")
     from edgedistill.data import bm25
@@ -203,7 +203,7 @@ console.log(JSON.stringify({ words: texts.map(words), rows, both }));
 # ---- the command
 
 
-def test_lines_become_rows(asked: Path, tmp_path: Path) -> None:
+def test_lines_become_rows(asked: Path, tmp_path):
     file = written(asked, tmp_path / "out")
     lines = "\ufeffa cat\r\n\nline\u2028separator\nlast"
     rows = [json.loads(line) for line in node("cli.js", str(file.parent), text=lines).stdout.splitlines()]
@@ -218,7 +218,7 @@ def test_lines_become_rows(asked: Path, tmp_path: Path) -> None:
     assert (empty.returncode, empty.stdout, empty.stderr) == (0, "", "")
 
 
-def test_check_and_time(asked: Path, tmp_path: Path) -> None:
+def test_check_and_time(asked: Path, tmp_path):
     file = written(asked, tmp_path / "out")
     found = json.loads(node("cli.js", str(file), "--check", "--time", "--json").stdout)
     assert found["worst"] >= found["least"] and found["golden"] == 36
@@ -244,9 +244,7 @@ def test_check_and_time(asked: Path, tmp_path: Path) -> None:
         (["FILE"], b"x" * 1_500_000, "stdin: line 1: longer than 1 MB"),
     ],
 )
-def test_what_the_user_can_fix(
-    options: list[str], text: str | bytes, fact: str, asked: Path, tmp_path: Path
-) -> None:
+def test_what_the_user_can_fix(options: list[str], text: str | bytes, fact: str, asked: Path, tmp_path):
     file = str(written(asked, tmp_path / "out"))
     named = [file if each == "FILE" else each for each in options]
     ended = node("cli.js", *named, "--json", text=text)
@@ -257,7 +255,7 @@ def test_what_the_user_can_fix(
 # ---- what is written
 
 
-def test_the_package_in_an_empty_project(asked: Path, tmp_path: Path) -> None:
+def test_the_package_in_an_empty_project(asked: Path, tmp_path):
     if not shutil.which("npm"):
         pytest.skip("needs npm")
     package = files.read_json(CORE / "package.json")
@@ -266,7 +264,7 @@ def test_the_package_in_an_empty_project(asked: Path, tmp_path: Path) -> None:
     assert "dependencies" not in package
     folder = written(asked, tmp_path / "out").parent
 
-    def npm(*arguments: str) -> None:
+    def npm(*arguments: str):
         done = subprocess.run(["npm", *arguments], cwd=tmp_path / "new", capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
@@ -288,7 +286,7 @@ console.log(similarity(a, b) > 0.999, new BM25(["a cat"]).shares("cat").length);
     assert done.stdout == "true 1\n", done.stderr
 
 
-def test_a_page_keeps_its_students(asked: Path, tmp_path: Path) -> None:
+def test_a_page_keeps_its_students(asked: Path, tmp_path):
     for name in (str(asked), "micro", str(asked)):
         device.write_page(name, tmp_path / "site", lambda line: None)
     listed = files.read_json(tmp_path / "site" / device.STUDENTS)

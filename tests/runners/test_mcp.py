@@ -24,7 +24,7 @@ async def asked(folder: Path, question: str) -> Any:
         return await client.call_tool(tool.name, {"question": question, "top": 1})
 
 
-def test_an_agent_searches_a_folder(tmp_path: Path) -> None:
+def test_an_agent_searches_a_folder(tmp_path):
     import anyio
 
     (tmp_path / "money.md").write_text("You get your money back within ten days.\n\nCall us on Monday.\n")

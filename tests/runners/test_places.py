@@ -26,10 +26,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stub(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def stub(tmp_path, cache: Path, monkeypatch):  # type: ignore[no-untyped-def]
     """Write what is called ssh and adb here: it gets the script to run as its last argument."""
 
-    def write(body: str = 'exec sh -c "$script"') -> None:
+    def write(body: str = 'exec sh -c "$script"'):
         for name in ("ssh", "adb"):
             (tmp_path / name).write_text(f"{LAST}{body}\n")
             (tmp_path / name).chmod(0o700)
@@ -50,7 +50,7 @@ def measured(place: str) -> bench.Measured:
     return target
 
 
-def test_a_place_has_a_row_of_its_own(stub, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_place_has_a_row_of_its_own(stub, tmp_path):  # type: ignore[no-untyped-def]
     for place in ("ssh://pi@board:22", f"adb://serial{tmp_path}/home"):
         row = measured(place).speed
         golden, runner = row["runner"]["golden"], row["runner"]
@@ -68,7 +68,7 @@ def test_a_place_has_a_row_of_its_own(stub, tmp_path: Path) -> None:  # type: ig
     not shutil.which("qemu-aarch64-static") or not shutil.which("aarch64-linux-gnu-gcc"),
     reason="needs aarch64-linux-gnu-gcc and QEMU",
 )
-def test_the_program_is_built_for_the_processor_there(stub) -> None:  # type: ignore[no-untyped-def]
+def test_the_program_is_built_for_the_processor_there(stub):  # type: ignore[no-untyped-def]
     stub(f'exec sh -c "$(printf %s "$script" | sed \'{EMULATED}\')"')
     row = measured("ssh://board").speed
     assert row["machine"]["architecture"] == "aarch64" and row["runner"]["version"].endswith("dotprod")
@@ -94,13 +94,13 @@ def test_a_place_that_does_not_take_it_is_refused_before_measuring(
     body: str,
     problem: str,
     stub,  # type: ignore[no-untyped-def]
-) -> None:
+):
     stub(body)
     with pytest.raises(UserError, match=f"^--on {place}.*: .*{problem}"):
         speed.Runner.named(place)
 
 
-def test_what_goes_wrong_there_is_named(stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_goes_wrong_there_is_named(stub, tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
     run = 'sh -c "$script"'
     full = "case $script in *uname*) exec " + run + ";; esac\necho 'tar: No space left on device' >&2; exit 2"
     for body, error, problem in (

@@ -50,7 +50,7 @@ def run(*arguments: str, code: int = 0) -> str:
     return done.stderr if code else done.stdout
 
 
-def test_a_folder_is_found_by_words_and_by_meaning(tmp_path: Path) -> None:
+def test_a_folder_is_found_by_words_and_by_meaning(tmp_path):
     for name, text in NOTES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -74,5 +74,5 @@ def test_a_folder_is_found_by_words_and_by_meaning(tmp_path: Path) -> None:
     assert "space x" in run(str(SEARCH), database, "find", "money", code=1)
 
 
-def test_it_is_as_short_as_promised() -> None:
+def test_it_is_as_short_as_promised():
     assert len(SEARCH.read_text(encoding="utf-8").splitlines()) <= 92

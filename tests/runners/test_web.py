@@ -90,30 +90,30 @@ def slow(page: Path) -> dict[str, dict[str, Any]]:
 
 @needs_browser
 @pytest.mark.parametrize("case", QUICK)
-def test_in_chromium(quick: dict[str, dict[str, Any]], case: str) -> None:
+def test_in_chromium(quick: dict[str, dict[str, Any]], case: str):
     assert quick[case]["ok"], quick[case]["problem"]
 
 
 @pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("case", SLOW)
-def test_in_chromium_at_length(slow: dict[str, dict[str, Any]], case: str) -> None:
+def test_in_chromium_at_length(slow: dict[str, dict[str, Any]], case: str):
     assert slow[case]["ok"], slow[case]["problem"]
 
 
-def test_every_case_is_run() -> None:
+def test_every_case_is_run():
     source = (WEB / "test" / "cases.mjs").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^  async (\w+)\(", source, re.MULTILINE)) == sorted(QUICK + SLOW)
 
 
-def test_the_page_asks_nobody_else() -> None:
+def test_the_page_asks_nobody_else():
     """No script, style, font or image of another host, in the page or its modules."""
     for path in [*WEB.glob("*.html"), *WEB.glob("*.js"), *WEB.glob("*.css")]:
         hosts = set(re.findall(r"https?://([\w.-]+)", path.read_text(encoding="utf-8")))
         assert hosts <= {"www.w3.org"}, path.name  # the name of SVG
 
 
-def test_versions_are_exact() -> None:
+def test_versions_are_exact():
     """There is no lock file, so package.json names one version of each package."""
     package = json.loads((WEB / "package.json").read_text(encoding="utf-8"))
     assert "dependencies" not in package

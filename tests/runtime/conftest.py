@@ -26,7 +26,7 @@ def copy(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder, tmp_path / "x"))
 
 
-def rewrite(folder: Path, name: str = "manifest.json", **changes: Any) -> None:
+def rewrite(folder: Path, name: str = "manifest.json", **changes: Any):
     """Change keys of a JSON file of a bundle, and update the hashes and the digest in its manifest."""
     changed = {**files.read_json(folder / name), **changes}
     files.write_json(

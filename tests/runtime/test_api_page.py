@@ -12,11 +12,11 @@ from edgedistill.runtime.bundle import ClassifierBundle, PairBundle
 TEXT = api_page.PAGE.read_text(encoding="utf-8")
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_the_page_is_up_to_date():
     assert api_page.page() == TEXT, "run make docs"
 
 
-def test_every_name_of_the_page_is_there_and_described() -> None:
+def test_every_name_of_the_page_is_there_and_described():
     found = {"PairBundle": PairBundle, "ClassifierBundle": ClassifierBundle}
     found |= {name: getattr(edgedistill, name) for name in edgedistill.__all__}
     sections = re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)

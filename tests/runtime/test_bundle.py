@@ -26,9 +26,7 @@ from tests.runtime.conftest import rewrite
 TEXTS = [*sentences(30, seed=3), "", "a", "the cat " * 40]
 
 
-def test_embeddings_are_in_the_order_of_the_texts_whatever_the_batches(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_embeddings_are_in_the_order_of_the_texts_whatever_the_batches(folder: Path, monkeypatch):
     opened = bundle.load(folder)
     alone = np.concatenate([opened.encode([text]) for text in TEXTS])
     assert alone.shape == (33, 24)
@@ -41,7 +39,7 @@ def test_embeddings_are_in_the_order_of_the_texts_whatever_the_batches(
     assert np.allclose(opened.encode(tuple(TEXTS)), alone, atol=1e-5)
 
 
-def test_a_batch_never_holds_more_tokens_than_its_budget(folder: Path) -> None:
+def test_a_batch_never_holds_more_tokens_than_its_budget(folder: Path):
     opened = bundle.load(folder, precision="fp32")
     seen: list[tuple[int, int]] = []
     real = opened._session
@@ -60,13 +58,13 @@ def test_a_batch_never_holds_more_tokens_than_its_budget(folder: Path) -> None:
     assert [tokens for _, tokens in seen] == sorted((tokens for _, tokens in seen), reverse=True)
 
 
-def test_nothing_in_nothing_out(folder: Path) -> None:
+def test_nothing_in_nothing_out(folder: Path):
     opened = bundle.load(folder)
     assert opened.encode([]).shape == opened.encode_ids([]).shape == (0, 24)
     assert opened.tokenize([]) == []
 
 
-def test_texts_are_truncated_at_the_limit(folder: Path) -> None:
+def test_texts_are_truncated_at_the_limit(folder: Path):
     opened = bundle.load(folder)
     ids = opened.tokenize(TEXTS)
     assert max(len(row) for row in ids) == opened.max_tokens == 32
@@ -83,7 +81,7 @@ def test_texts_are_truncated_at_the_limit(folder: Path) -> None:
         (["a", "b\ud83d"], "texts[1]: contains half a surrogate pair, which is not text; decode it again"),
     ],
 )
-def test_an_item_that_is_not_a_string_is_named_by_its_index(folder: Path, texts: Any, message: str) -> None:
+def test_an_item_that_is_not_a_string_is_named_by_its_index(folder: Path, texts: Any, message: str):
     with pytest.raises(UserError) as caught:
         bundle.load(folder).encode(texts)
     assert str(caught.value) == message
@@ -124,9 +122,7 @@ def classifier(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> bundle
 
 
 @pytest.mark.parametrize("kind", ORDERED)
-def test_any_iterable_that_has_an_order(
-    folder: Path, classifier: bundle.Bundle, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_iterable_that_has_an_order(folder: Path, classifier: bundle.Bundle, kind: str, monkeypatch):
     """Its length and its items come from one reading of it: every row of the result is written."""
     monkeypatch.setattr(bundle, "WINDOW", 7)
     opened, texts, make = bundle.load(folder, precision="fp32"), sentences(20, seed=4), ORDERED[kind]
@@ -142,7 +138,7 @@ def test_any_iterable_that_has_an_order(
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_has_no_order_or_several_columns(folder: Path, classifier: bundle.Bundle, kind: str) -> None:
+def test_what_has_no_order_or_several_columns(folder: Path, classifier: bundle.Bundle, kind: str):
     items, fact = REFUSED[kind]
     opened = bundle.load(folder)
     calls: dict[str, list[Callable[[Any], Any]]] = {
@@ -156,7 +152,7 @@ def test_what_has_no_order_or_several_columns(folder: Path, classifier: bundle.B
             assert str(caught.value) == f"{name}: {fact}"
 
 
-def test_an_index_is_that_of_all_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_is_that_of_all_texts(folder: Path, monkeypatch):
     monkeypatch.setattr(bundle, "WINDOW", 7)
     with pytest.raises(UserError, match=r"texts\[16\]: contains half a surrogate pair"):
         bundle.load(folder).encode("b\ud83d" if at == 16 else "a" for at in range(20))
@@ -165,7 +161,7 @@ def test_an_index_is_that_of_all_texts(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "2", 2**31])
-def test_counts_are_whole_numbers_above_zero(folder: Path, classifier: bundle.Bundle, value: Any) -> None:
+def test_counts_are_whole_numbers_above_zero(folder: Path, classifier: bundle.Bundle, value: Any):
     opened = bundle.load(folder)
     for name, call in {
         "threads": lambda: bundle.load(folder, threads=value),
@@ -179,14 +175,12 @@ def test_counts_are_whole_numbers_above_zero(folder: Path, classifier: bundle.Bu
 
 
 @pytest.mark.parametrize("name", ["", " ", None, 3])
-def test_a_name_that_is_none(name: Any) -> None:
+def test_a_name_that_is_none(name: Any):
     with pytest.raises(UserError, match="no name; give a bundle's folder, or the name of a bundle"):
         bundle.load(name)
 
 
-def test_a_bundle_is_copied_and_pickled_by_its_folder(
-    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_is_copied_and_pickled_by_its_folder(copy: Path, tmp_path, monkeypatch):
     monkeypatch.chdir(copy.parent)
     opened = bundle.load(copy.name, precision="w8", threads=1)
     pickled, copied = pickle.dumps(opened), copying.deepcopy(opened)
@@ -199,12 +193,12 @@ def test_a_bundle_is_copied_and_pickled_by_its_folder(
         pickle.loads(pickled)
 
 
-def test_a_file_is_not_a_bundle() -> None:
+def test_a_file_is_not_a_bundle():
     with pytest.raises(UserError, match=f"^{__file__}: a file; give a bundle's folder"):
         bundle.load(__file__)
 
 
-def test_a_closed_bundle_says_so(folder: Path, classifier: bundle.Bundle) -> None:
+def test_a_closed_bundle_says_so(folder: Path, classifier: bundle.Bundle):
     with bundle.load(folder) as opened:
         assert opened.encode("a").shape == (24,)
     again = pickle.loads(pickle.dumps(classifier))
@@ -217,9 +211,7 @@ def test_a_closed_bundle_says_so(folder: Path, classifier: bundle.Bundle) -> Non
 # Names of other libraries
 
 
-def test_names_of_sentence_transformers(
-    copy: Path, classifier: bundle.Bundle, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_sentence_transformers(copy: Path, classifier: bundle.Bundle, capsys):
     rewrite(copy, dims=[24, 8])
     opened = bundle.load(copy)
     theirs = {"normalize_embeddings": True, "convert_to_numpy": True, "convert_to_tensor": False}
@@ -245,7 +237,7 @@ def test_names_of_sentence_transformers(
 # Search
 
 
-def test_parameters_by_other_names(folder: Path) -> None:
+def test_parameters_by_other_names(folder: Path):
     with pytest.raises(UserError, match="^load: quantized=True: no parameter 'quantized'; choose one: "):
         bundle.load(folder, quantized=True)
     opened = bundle.load(folder)
@@ -257,7 +249,7 @@ def test_parameters_by_other_names(folder: Path) -> None:
         opened.search(wrong, TEXTS)
 
 
-def test_a_bundle_searches_texts_and_embeddings(copy: Path) -> None:
+def test_a_bundle_searches_texts_and_embeddings(copy: Path):
     rewrite(copy, query_prompt="the dog ", dims=[24, 8])
     opened, queries = bundle.load(copy), sentences(3, seed=8)
     documents = sentences(40, seed=9)
@@ -278,7 +270,7 @@ def test_a_bundle_searches_texts_and_embeddings(copy: Path) -> None:
     assert opened.search("a", documents, 99)[0].shape == (40,)
 
 
-def test_a_bundle_refuses_embeddings_of_others(folder: Path) -> None:
+def test_a_bundle_refuses_embeddings_of_others(folder: Path):
     opened = bundle.load(folder)
     for shape in ((3, 9), (24,), ()):
         with pytest.raises(UserError) as caught:
@@ -293,7 +285,7 @@ def test_a_bundle_refuses_embeddings_of_others(folder: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.parametrize("status", [0, 7])
-def test_a_forked_child_ends(folder: Path, status: int) -> None:
+def test_a_forked_child_ends(folder: Path, status: int):
     """With its own status and what it has printed, though onnxruntime's threads are its parent's."""
     script = """
 import os, signal, sys, edgedistill
@@ -314,12 +306,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.parametrize("length", [0, 33])
-def test_ids_must_fit(folder: Path, length: int) -> None:
+def test_ids_must_fit(folder: Path, length: int):
     with pytest.raises(UserError, match=rf"ids\[1\]: {length} tokens; this bundle takes 1 to 32"):
         bundle.load(folder).encode_ids([np.array([2, 3]), np.full(length, 5)])
 
 
-def test_matryoshka_embeddings_are_cut_and_normalized(copy: Path) -> None:
+def test_matryoshka_embeddings_are_cut_and_normalized(copy: Path):
     whole = bundle.load(copy).encode(TEXTS)
     with pytest.raises(UserError, match="dim=8: run has 24 dimensions and cannot be cut; leave it out"):
         bundle.load(copy).encode(TEXTS, dim=8)
@@ -332,7 +324,7 @@ def test_matryoshka_embeddings_are_cut_and_normalized(copy: Path) -> None:
         opened.encode(TEXTS, dim=9)
 
 
-def test_the_prompt_is_put_before_every_text(copy: Path) -> None:
+def test_the_prompt_is_put_before_every_text(copy: Path):
     plain = bundle.load(copy)
     rewrite(copy, prompt="the dog ")
     prompted = bundle.load(copy)
@@ -340,7 +332,7 @@ def test_the_prompt_is_put_before_every_text(copy: Path) -> None:
     assert not np.allclose(prompted.encode(TEXTS), plain.encode(TEXTS), atol=0.01)
 
 
-def test_one_string_gives_one_embedding(copy: Path) -> None:
+def test_one_string_gives_one_embedding(copy: Path):
     opened = bundle.load(copy)
     one = opened.encode("the cat eats a red apple")
     assert one.shape == (24,)
@@ -353,7 +345,7 @@ def test_one_string_gives_one_embedding(copy: Path) -> None:
 # Similarity
 
 
-def test_similarity_is_the_cosine_of_every_pair(folder: Path) -> None:
+def test_similarity_is_the_cosine_of_every_pair(folder: Path):
     a, b = np.array([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]]), np.array([[1.0, 0.0], [-6.0, -8.0]])
     expected = [[0.6, -1.0], [0.0, 0.0], [1.0, -0.6]]
     assert np.allclose(edgedistill.similarity(a, b), expected)
@@ -367,7 +359,7 @@ def test_similarity_is_the_cosine_of_every_pair(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("texts", [["a text", "another"], [[1, 2], [3]], [10**400]])
-def test_similarity_refuses_what_is_no_array_of_numbers(texts: Any) -> None:
+def test_similarity_refuses_what_is_no_array_of_numbers(texts: Any):
     with pytest.raises(UserError) as caught:
         edgedistill.similarity(texts, [1.0])
     assert (
@@ -376,7 +368,7 @@ def test_similarity_refuses_what_is_no_array_of_numbers(texts: Any) -> None:
     )
 
 
-def test_similarity_refuses_other_shapes() -> None:
+def test_similarity_refuses_other_shapes():
     with pytest.raises(
         UserError, match="similarity: a has 3 dimensions, b has 2; encode both with the same bundle and dim"
     ):
@@ -388,7 +380,7 @@ def test_similarity_refuses_other_shapes() -> None:
         edgedistill.similarity(np.ones(3), np.ones((1, 2, 3)))
 
 
-def test_two_spaces_are_refused_where_both_are_known(copy: Path) -> None:
+def test_two_spaces_are_refused_where_both_are_known(copy: Path):
     opened = bundle.load(copy)
     rows, other = opened.encode(TEXTS[:3]), "0" * 16
     assert opened.search(TEXTS[0], rows, 1, space=opened.space)[0] == [0]
@@ -405,7 +397,7 @@ def test_two_spaces_are_refused_where_both_are_known(copy: Path) -> None:
 # The package
 
 
-def test_the_package_offers_its_classes_and_errors() -> None:
+def test_the_package_offers_its_classes_and_errors():
     from edgedistill.errors import CheckFailed as check_failed
 
     assert edgedistill.Bundle is bundle.Bundle

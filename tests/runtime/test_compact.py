@@ -22,7 +22,7 @@ from tests.runtime.conftest import rewrite
 ROWS = unit_rows(np.random.default_rng(1).standard_t(3, size=(600, 64))).astype(np.float32)  # with outliers
 
 
-def test_int8_by_hand() -> None:
+def test_int8_by_hand():
     """At four dimensions 1.0 is 127 · 2 / 8 = 31.75; what is beyond the range clips, and never wraps."""
     rows = np.array([[1, 0, -0.1, 0.5], [-0.6, 0.8, 0, 0]], np.float32)
     assert compact(rows, "int8").tolist() == [[32, 0, -3, 16], [-19, 25, 0, 0]]
@@ -31,7 +31,7 @@ def test_int8_by_hand() -> None:
     assert compact(wide, "int8")[:, :2].tolist() == [[127, 127], [-127, 0]]
 
 
-def test_int8_refuses_what_it_would_clip_and_an_export_measures_the_range() -> None:
+def test_int8_refuses_what_it_would_clip_and_an_export_measures_the_range():
     rows = np.random.default_rng(0).normal(size=(50, 256)).astype(np.float32)
     rows[:, :2] *= 30
     rows = unit_rows(rows)
@@ -44,7 +44,7 @@ def test_int8_refuses_what_it_would_clip_and_an_export_measures_the_range() -> N
     assert measured(ROWS[:, :24]) == {}, "the default serves"
 
 
-def test_int8_that_would_clip_is_refused_in_the_server_too(copy: Path) -> None:
+def test_int8_that_would_clip_is_refused_in_the_server_too(copy: Path):
     rewrite(copy, calibration={"int8_range": 0.5})
     opened, texts = bundle.load(copy), sentences(3, seed=2)
     with pytest.raises(UserError, match="int8 clips the embedding of text 0,"):
@@ -56,7 +56,7 @@ def test_int8_that_would_clip_is_refused_in_the_server_too(copy: Path) -> None:
     assert refusal.value.status == 400
 
 
-def test_bits_less_the_mean() -> None:
+def test_bits_less_the_mean():
     """Where all embeddings point one way, plain bits are those of every text."""
     rows = unit_rows(ROWS * 0.2 + np.repeat([[0.3, -0.2]], 32, axis=0).ravel())
     mean = Calibration(mean=np.array(measured(rows)["mean"], np.float32))
@@ -75,13 +75,13 @@ def test_bits_less_the_mean() -> None:
     "wrong",
     [[], {"mean": [2.0]}, {"mean": ["a"]}, {"mean": [0.1]}, {"int8_range": 0}],
 )
-def test_a_calibration_that_is_none_is_refused(copy: Path, wrong: Any) -> None:
+def test_a_calibration_that_is_none_is_refused(copy: Path, wrong: Any):
     rewrite(copy, calibration=wrong)
     with pytest.raises(UserError, match="calibration"):
         bundle.load(copy)
 
 
-def test_bits_by_hand() -> None:
+def test_bits_by_hand():
     rows = np.array([[1, -1, 0, 1, 1, -1, -1, 1], [-1, -1, 1, 1, 1, -1, 1, 1]], np.float32)
     bits = compact(unit_rows(rows), "binary")
     assert bits.tolist() == [[0b10011001], [0b00111011]]  # 0 is not above 0
@@ -91,7 +91,7 @@ def test_bits_by_hand() -> None:
     assert np.allclose(similarity(query, bits), [[1 / 2, -1 / 2]])  # (1 + 1) and (−1 − 1), by √2 and √8
 
 
-def test_a_bundle_encodes_in_every_precision(folder: Path, copy: Path) -> None:
+def test_a_bundle_encodes_in_every_precision(folder: Path, copy: Path):
     opened, texts = bundle.load(folder), sentences(20, seed=2)
     rows = opened.encode(texts)
     for precision, dtype, width in (
@@ -123,14 +123,14 @@ def test_a_bundle_encodes_in_every_precision(folder: Path, copy: Path) -> None:
         ("binary", 12, "binary needs dimensions in whole bytes, not 12; choose int8"),
     ],
 )
-def test_a_precision_that_there_is_not(copy: Path, precision: Any, dim: int, message: str) -> None:
+def test_a_precision_that_there_is_not(copy: Path, precision: Any, dim: int, message: str):
     rewrite(copy, dims=[24, 12])
     with pytest.raises(UserError) as caught:
         bundle.load(copy).encode(["a text"], dim=dim, precision=precision)
     assert str(caught.value) == f"precision: {message}"
 
 
-def test_search_in_float32_and_int8_ranks_all() -> None:
+def test_search_in_float32_and_int8_ranks_all():
     for documents in (ROWS, compact(ROWS, "int8"), np.tile(ROWS, (10, 1))):  # more than one block
         indices, cosines = search(ROWS[:7], documents, k=5)
         expected = similarity(ROWS[:7], documents)
@@ -140,7 +140,7 @@ def test_search_in_float32_and_int8_ranks_all() -> None:
         assert np.allclose(cosines, np.take_along_axis(expected, indices, axis=1), atol=1e-6)
 
 
-def test_search_in_bits_scores_the_nearest_by_hamming_distance_once_more() -> None:
+def test_search_in_bits_scores_the_nearest_by_hamming_distance_once_more():
     bits, queries = compact(ROWS, "binary"), ROWS[:7] + 0.05
     hamming = similarity(compact(queries, "binary"), bits)
     nearest = np.argsort(-hamming, axis=1, kind="stable")[:, :20]
@@ -152,7 +152,7 @@ def test_search_in_bits_scores_the_nearest_by_hamming_distance_once_more() -> No
         assert np.allclose(cosines, np.take_along_axis(again, order, axis=1), atol=1e-6)
 
 
-def test_search_with_few_or_none() -> None:
+def test_search_with_few_or_none():
     assert search(ROWS[0], ROWS[:3])[0].tolist() == [[0, *search(ROWS[0], ROWS[1:3])[0][0] + 1]]
     for documents in (ROWS[:0], compact(ROWS[:0], "binary")):
         assert search(ROWS[:2], documents)[0].shape == (2, 0)
@@ -161,7 +161,7 @@ def test_search_with_few_or_none() -> None:
     assert equal.tolist() == [[0, 1, 2]], "of equal documents the first comes first"
 
 
-def test_search_refuses_what_does_not_fit() -> None:
+def test_search_refuses_what_does_not_fit():
     with pytest.raises(UserError, match="a has 64 dimensions, b has 24"):
         search(ROWS[:1], ROWS[:, :24])
     message = "search: rescore has 5 embeddings, documents has 600; give the same"

@@ -20,7 +20,7 @@ OFFERED = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 TEXTS = ["the cat eats", "who paints the garden wall in the morning?", ""]
 
 
-def test_a_device_that_does_not_exist(folder: Path) -> None:
+def test_a_device_that_does_not_exist(folder: Path):
     onnx_session.check_device("cpu")
     openings: list[Callable[[], Any]] = [
         lambda: onnx_session.check_device("cdua"),
@@ -33,7 +33,7 @@ def test_a_device_that_does_not_exist(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("offered")
-def test_other_providers_are_devices_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_providers_are_devices_where_they_are_installed(monkeypatch):
     with pytest.raises(UserError, match=r"device: no device 'openvino'; choose one: \(cpu, cuda\)"):
         onnx_session.check_device("openvino")
     names = ["OpenVINOExecutionProvider", "AzureExecutionProvider", "CPUExecutionProvider"]
@@ -46,7 +46,7 @@ LEFT = "com.microsoft.MatMulIntegerToFloat has no CUDA kernel and runs on the pr
 
 
 @pytest.fixture
-def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def anywhere(monkeypatch):
     """Sessions of every device compute on the processor, so that there is no need for a GPU."""
     monkeypatch.setattr(
         onnx_session,
@@ -56,7 +56,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("anywhere")
-def test_int8_products_that_the_processor_computes_all_the_same(folder: Path) -> None:
+def test_int8_products_that_the_processor_computes_all_the_same(folder: Path):
     """MatMulIntegerToFloat has no CUDA kernel; without it, and on other devices, there is nothing to tell."""
     opened = {name: bundle.load(folder, name, device="cuda").fallback for name in ("int8", "fp32")}
     assert opened == {"int8": LEFT, "fp32": ""}
@@ -67,8 +67,8 @@ def test_int8_products_that_the_processor_computes_all_the_same(folder: Path) ->
 
 @pytest.mark.usefixtures("anywhere")
 def test_whatever_runs_a_bundle_on_cuda_tells_what_the_processor_computes(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    folder: Path, tmp_path, monkeypatch, capsys
+):
     (tmp_path / "texts.txt").write_text("one\ntwo\n")
     for device, count in (("cuda", 1), ("cpu", 0)):
         command = ["edgedistill", "embed", f"{folder}:int8", str(tmp_path / "texts.txt"), "--device", device]
@@ -78,13 +78,13 @@ def test_whatever_runs_a_bundle_on_cuda_tells_what_the_processor_computes(
 
 
 @pytest.mark.skipif(OFFERED, reason="this onnxruntime is built for CUDA")
-def test_an_onnxruntime_without_cuda() -> None:
+def test_an_onnxruntime_without_cuda():
     with pytest.raises(UserError, match=r"device cuda: onnxruntime here offers .*CPU.*; .*onnxruntime-gpu"):
         onnx_session.check_device("cuda")
 
 
 @pytest.fixture
-def offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def offered(monkeypatch):
     """An onnxruntime that lists CUDA, as onnxruntime-gpu does on any machine."""
     monkeypatch.setattr(
         onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -100,9 +100,7 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings(
     "ignore:Specified provider"
 )  # its warning about a provider that it was not built with
-def test_cuda_that_does_not_start_is_an_error(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cuda_that_does_not_start_is_an_error(folder: Path, monkeypatch, capsys):
     monkeypatch.setattr(
         onnxruntime.InferenceSession, "get_providers", lambda session: ["CPUExecutionProvider"]
     )
@@ -116,12 +114,10 @@ def test_cuda_that_does_not_start_is_an_error(
 
 
 @pytest.mark.usefixtures("offered")
-def test_cuda_that_fails_is_an_error(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cuda_that_fails_is_an_error(folder: Path, monkeypatch, capsys):
     create = onnxruntime.InferenceSession._create_inference_session
 
-    def fail(session: onnxruntime.InferenceSession, providers: list[str], *rest: object) -> None:
+    def fail(session: onnxruntime.InferenceSession, providers: list[str], *rest: object):
         if "CUDAExecutionProvider" in providers:
             raise RuntimeError("CUDA failure 100: no CUDA-capable device is detected\nmore")
         create(session, providers, *rest)
@@ -135,7 +131,7 @@ def test_cuda_that_fails_is_an_error(
     bundle.load(folder)
 
 
-def test_cuda_gives_the_same_embeddings(folder: Path) -> None:
+def test_cuda_gives_the_same_embeddings(folder: Path):
     for precision in ("fp32", "w8", "int8"):
         try:
             on_cuda = bundle.load(folder, precision, device="cuda")
@@ -145,7 +141,7 @@ def test_cuda_gives_the_same_embeddings(folder: Path) -> None:
         assert cosines.min() > 0.999, precision
 
 
-def test_a_graph_that_fails_on_another_device(folder: Path) -> None:
+def test_a_graph_that_fails_on_another_device(folder: Path):
     """The bundle is not to blame, as OpenVINO has shown with int8."""
     session = bundle.load(folder, "int8")._session
     session._device = "openvino"

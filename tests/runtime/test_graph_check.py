@@ -37,7 +37,7 @@ def is_accepted(path: Path, data: bytes) -> bool:
     return not refusal
 
 
-def test_a_graph_twice_is_read_in_two_ways(path: Path, real: bytes) -> None:
+def test_a_graph_twice_is_read_in_two_ways(path: Path, real: bytes):
     """protobuf merges the messages, and another reader takes the first."""
     assert is_accepted(path, real)
     again = onnx.ModelProto(graph=onnx.ModelProto.FromString(real).graph).SerializeToString()
@@ -59,11 +59,11 @@ def test_a_graph_twice_is_read_in_two_ways(path: Path, real: bytes) -> None:
         b"\x3a\x04\x0a\x02\x22\x00" * 2,  # a node of no operator
     ],
 )
-def test_bytes_that_are_no_graph(path: Path, data: bytes) -> None:
+def test_bytes_that_are_no_graph(path: Path, data: bytes):
     assert not is_accepted(path, data)
 
 
-def test_a_graph_of_too_many_parts(path: Path, real: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_of_too_many_parts(path: Path, real: bytes, monkeypatch):
     monkeypatch.setattr(graph_check, "MOST_NODES", 10)
     assert not is_accepted(path, real)
     monkeypatch.undo()
@@ -73,19 +73,19 @@ def test_a_graph_of_too_many_parts(path: Path, real: bytes, monkeypatch: pytest.
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(st.binary(max_size=400))
-def test_random_bytes(path: Path, data: bytes) -> None:
+def test_random_bytes(path: Path, data: bytes):
     assert not is_accepted(path, data)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(st.floats(0, 0.99, allow_subnormal=False))
-def test_a_graph_cut_short(path: Path, real: bytes, share: float) -> None:
+def test_a_graph_cut_short(path: Path, real: bytes, share: float):
     assert not is_accepted(path, real[: int(len(real) * share)])
 
 
 @settings(max_examples=250, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), min_size=1, max_size=8))
-def test_a_graph_with_bytes_changed(path: Path, real: bytes, changes: list[tuple[int, int]]) -> None:
+def test_a_graph_with_bytes_changed(path: Path, real: bytes, changes: list[tuple[int, int]]):
     """Bytes of nodes, which come first. Accepted where it still is a graph."""
     data = bytearray(real)
     for at, value in changes:

@@ -44,7 +44,7 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_the_graph_that_the_others_change(place: Path) -> None:
+def test_the_graph_that_the_others_change(place: Path):
     hostile.control(place)
     rows = bundle.load(place, threads=1).encode([hostile.TEXT, "a", "the cat"])
     assert rows.shape == (3, 24) and np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
@@ -52,7 +52,7 @@ def test_the_graph_that_the_others_change(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OPENING)
-def test_refused_when_it_is_opened(place: Path, name: str) -> None:
+def test_refused_when_it_is_opened(place: Path, name: str):
     OPENING[name](place)
     with pytest.raises((UserError, CheckFailed)) as caught:
         bundle.load(place, threads=1)
@@ -60,13 +60,13 @@ def test_refused_when_it_is_opened(place: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENCODING)
-def test_refused_before_it_gives_numbers(place: Path, name: str) -> None:
+def test_refused_before_it_gives_numbers(place: Path, name: str):
     ENCODING[name](place)
     assert all(line.startswith(f"{place}") for line in refusal(place).splitlines())
 
 
 @pytest.mark.parametrize("name", hostile.READING)
-def test_a_size_is_checked_before_the_hash(place: Path, name: str) -> None:
+def test_a_size_is_checked_before_the_hash(place: Path, name: str):
     hostile.READING[name](place)
     with pytest.raises(
         (UserError, CheckFailed),
@@ -94,12 +94,12 @@ def test_a_size_is_checked_before_the_hash(place: Path, name: str) -> None:
         (hostile.manifest(made_at=float("nan")), "not JSON (NaN or Infinity)"),
     ],
 )
-def test_what_a_refusal_names(place: Path, edit: hostile.Edit, fact: str) -> None:
+def test_what_a_refusal_names(place: Path, edit: hostile.Edit, fact: str):
     edit(place)
     assert fact in refusal(place)
 
 
-def test_a_text_that_a_bundle_embeds_before_the_one_it_fails_on(place: Path) -> None:
+def test_a_text_that_a_bundle_embeds_before_the_one_it_fails_on(place: Path):
     """The check is of each run, not of the first."""
     hostile.RUNS["fails for long texts only"](place)
     opened = bundle.load(place, threads=1)
@@ -108,7 +108,7 @@ def test_a_text_that_a_bundle_embeds_before_the_one_it_fails_on(place: Path) -> 
         opened.encode(["the cat", hostile.TEXT])
 
 
-def test_only_patterns_of_published_tokenizers_and_simpler_ones() -> None:
+def test_only_patterns_of_published_tokenizers_and_simpler_ones():
     others = [*hostile.REGEXES.values(), *hostile.OTHERS, "[a\n&&b]"]
     for pattern in [*hostile.PUBLISHED, *others]:
         split = {"type": "Split", "pattern": {"Regex": pattern}}

@@ -15,7 +15,7 @@ from edgedistill.runtime import bundle, bundle_location
 from tests.runtime.conftest import rewrite
 
 
-def test_which_precision_is_opened(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_precision_is_opened(folder: Path, tmp_path, monkeypatch):
     assert edgedistill.load(folder).precision == "int8"
     assert edgedistill.load(f"{folder}:int8").precision == "int8"
     assert edgedistill.load(f"{folder}:int8", precision="fp32").precision == "fp32"
@@ -25,7 +25,7 @@ def test_which_precision_is_opened(folder: Path, tmp_path: Path, monkeypatch: py
     assert edgedistill.load("short:fp32").folder == Path("bundles/short")
 
 
-def test_a_packaged_model_is_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packaged_model_is_no_bundle(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = "packaged:all-MiniLM-L6-v2"
     with pytest.raises(
@@ -34,7 +34,7 @@ def test_a_packaged_model_is_no_bundle(tmp_path: Path, monkeypatch: pytest.Monke
         bundle.load(model)
 
 
-def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_bundle_gets_the_closest_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("nanoo", "nanoo:w8"):
         with pytest.raises(
@@ -56,9 +56,7 @@ def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path, monkeypatch: py
         bundle.load(tmp_path / "nothing")
 
 
-def test_what_is_no_bundle_hides_none_that_ships(
-    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_bundle_hides_none_that_ships(copy: Path, tmp_path, monkeypatch):
     (tmp_path / "here" / "nano").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     ships = files.shipped("bundle")["nano"].parent
@@ -78,7 +76,7 @@ def test_what_is_no_bundle_hides_none_that_ships(
         resolve.resolve("nano")
 
 
-def test_a_folder_that_is_not_a_bundle(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_bundle(tmp_path):
     with pytest.raises(
         UserError, match=r"not a bundle \(no manifest.json\); create one with edgedistill export RUN"
     ):
@@ -91,7 +89,7 @@ def test_a_folder_that_is_not_a_bundle(tmp_path: Path) -> None:
         bundle.load(tmp_path)
 
 
-def test_a_precision_that_the_bundle_lacks(folder: Path, copy: Path) -> None:
+def test_a_precision_that_the_bundle_lacks(folder: Path, copy: Path):
     for opening in (lambda: bundle.load(folder, precision="int4"), lambda: bundle.load(f"{folder}:int4")):
         with pytest.raises(
             UserError, match=r"x: no precision 'int4'; did you mean 'int8'\? \(fp32, int8, w8\)"
@@ -105,7 +103,7 @@ def test_a_precision_that_the_bundle_lacks(folder: Path, copy: Path) -> None:
         bundle.load(f"{copy}:w8")
 
 
-def test_a_shipped_bundle_has_no_run_to_export_again() -> None:
+def test_a_shipped_bundle_has_no_run_to_export_again():
     assert bundle_location.find("nano") is not None
     with pytest.raises(UserError, match=r"^nano: no precision 'w8'; choose int8$"):
         bundle.load("nano:w8")
@@ -122,8 +120,8 @@ def test_a_shipped_bundle_has_no_run_to_export_again() -> None:
     ],
 )
 def test_the_fastest_precision_by_the_manifests_rank(
-    monkeypatch: pytest.MonkeyPatch, flags: list[str], device: str, expected: list[str]
-) -> None:
+    monkeypatch, flags: list[str], device: str, expected: list[str]
+):
     monkeypatch.setattr(machine, "flags", lambda: flags)
     left = {name: {"rank": row.rank._asdict()} for name, row in PRECISIONS.items()}
     chosen = []
@@ -133,7 +131,7 @@ def test_the_fastest_precision_by_the_manifests_rank(
     assert chosen == expected
 
 
-def test_a_precision_without_a_rank_comes_last() -> None:
+def test_a_precision_without_a_rank_comes_last():
     assert fastest_first({"new": {}, "w4": {"rank": {"cpu": 4}}, "newer": {}}, "cpu") == [
         "w4",
         "new",
@@ -141,7 +139,7 @@ def test_a_precision_without_a_rank_comes_last() -> None:
     ]
 
 
-def test_every_precision_is_a_row_and_a_file() -> None:
+def test_every_precision_is_a_row_and_a_file():
     for kind in ("cpu", "int8_cpu", "cuda"):
         assert sorted(getattr(row.rank, kind) for row in PRECISIONS.values()) == list(
             range(1, len(PRECISIONS) + 1)

@@ -26,7 +26,7 @@ from tests.runtime.conftest import rewrite
         ),
     ],
 )
-def test_a_manifest_from_elsewhere(copy: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_manifest_from_elsewhere(copy: Path, changes: dict[str, Any], message: str):
     rewrite(copy, **changes)
     for opening in (bundle.load, verify.verify):
         with pytest.raises(UserError) as caught:
@@ -35,14 +35,14 @@ def test_a_manifest_from_elsewhere(copy: Path, changes: dict[str, Any], message:
 
 
 @pytest.mark.parametrize("size", [0, 1, 300, -10])
-def test_a_manifest_cut_short(copy: Path, size: int) -> None:
+def test_a_manifest_cut_short(copy: Path, size: int):
     path = copy / "manifest.json"
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(UserError, match=r"manifest\.json: (empty|not JSON \(.*\)); copy the bundle again"):
         bundle.load(copy)
 
 
-def test_an_edited_manifest(copy: Path) -> None:
+def test_an_edited_manifest(copy: Path):
     """Its dims and thresholds decide whether everything else is accepted."""
     manifest = files.read_json(copy / "manifest.json")
     files.write_json(copy / "manifest.json", {**manifest, "max_tokens": 16})
@@ -59,7 +59,7 @@ def test_an_edited_manifest(copy: Path) -> None:
         verify.verify(copy)
 
 
-def test_a_manifest_without_a_key(copy: Path) -> None:
+def test_a_manifest_without_a_key(copy: Path):
     manifest = files.read_json(copy / "manifest.json")
     del manifest["dims"], manifest["prompt"]
     files.write_json(copy / "manifest.json", manifest)
@@ -70,7 +70,7 @@ def test_a_manifest_without_a_key(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["onnx/model_quantized.onnx", "tokenizer.json"])
-def test_one_byte_changed_is_not_opened(copy: Path, name: str) -> None:
+def test_one_byte_changed_is_not_opened(copy: Path, name: str):
     data = bytearray((copy / name).read_bytes())
     data[len(data) // 2] ^= 1
     (copy / name).write_bytes(data)
@@ -84,7 +84,7 @@ def test_one_byte_changed_is_not_opened(copy: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["onnx/model_quantized.onnx", "tokenizer.json"])
-def test_a_missing_file_is_named(copy: Path, name: str) -> None:
+def test_a_missing_file_is_named(copy: Path, name: str):
     (copy / name).unlink()
     for opening in (bundle.load, verify.verify):
         with pytest.raises(CheckFailed, match=f"{name}: missing; copy the bundle again"):

@@ -49,7 +49,7 @@ def refused(opening: Callable[[Path], Any], folder: Path) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def write(folder: Path, name: str, value: Any) -> None:
+def write(folder: Path, name: str, value: Any):
     """Write a JSON file of a bundle, and update its hash and the digest in its manifest. Half surrogate pairs
     are escaped."""
     (folder / name).write_text(json.dumps(value))
@@ -57,13 +57,13 @@ def write(folder: Path, name: str, value: Any) -> None:
     write_manifest(folder, files={**described["files"], name: files.sha256_file(folder / name)})
 
 
-def write_manifest(folder: Path, **changes: Any) -> None:
+def write_manifest(folder: Path, **changes: Any):
     """Change fields of a bundle's manifest, and update its digest."""
     edited = {**files.read_json(folder / "manifest.json"), **changes}
     (folder / "manifest.json").write_text(json.dumps({**edited, "digest": manifest.digest(edited)}))
 
 
-def edit_tokenizer(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+def edit_tokenizer(folder: Path, edit: Callable[[dict[str, Any]], Any]):
     tokenizer = files.read_json(folder / "tokenizer.json")
     edit(tokenizer)
     write(folder, "tokenizer.json", tokenizer)
@@ -81,7 +81,7 @@ def replace_graph(folder: Path, edit: Callable[[onnx.ModelProto], Any], precisio
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_outside_the_folder(copy: Path, name: str) -> None:
+def test_a_name_outside_the_folder(copy: Path, name: str):
     """The file is there, and its hash is right: it is not opened all the same."""
     described = files.read_json(copy / "manifest.json")
     entry = described["precisions"]["w8"]
@@ -102,14 +102,14 @@ def test_a_name_outside_the_folder(copy: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["onnx/model.onnx", "tokenizer.json", "a.b-c_d/é 1.txt", "con-fig.json", "1_Pooling/config.json"]
 )
-def test_a_plain_name(name: str) -> None:
+def test_a_plain_name(name: str):
     assert manifest.is_file_name(name)
 
 
 @pytest.mark.parametrize(
     "linked", ["onnx/model_w8.onnx", "onnx", "tokenizer.json", "manifest.json", "parity.json"]
 )
-def test_a_link_out_of_the_folder(copy: Path, linked: str) -> None:
+def test_a_link_out_of_the_folder(copy: Path, linked: str):
     """What it leads to has the right hash now, and may have another tomorrow."""
     outside = copy.parent / "outside"
     shutil.move(copy / linked, outside)
@@ -120,7 +120,7 @@ def test_a_link_out_of_the_folder(copy: Path, linked: str) -> None:
         )
 
 
-def test_the_smallest_runner_opens_what_was_exported(copy: Path) -> None:
+def test_the_smallest_runner_opens_what_was_exported(copy: Path):
     open_bundle = runpy.run_path(str(SMALLEST_RUNNER))["Bundle"]
     assert open_bundle(copy, "w8")("a").shape == (24,)
     graph = copy / "onnx" / "model_w8.onnx"
@@ -130,27 +130,27 @@ def test_the_smallest_runner_opens_what_was_exported(copy: Path) -> None:
             open_bundle(copy, "w8")
 
 
-def test_a_link_within_the_folder_and_one_to_it(copy: Path) -> None:
+def test_a_link_within_the_folder_and_one_to_it(copy: Path):
     shutil.move(copy / "tokenizer.json", copy / "tokenizer-1.json")
     (copy / "tokenizer.json").symlink_to("tokenizer-1.json")
     (copy.parent / "latest").symlink_to(copy)
     assert verify.verify(copy.parent / "latest")["texts"] == 32
 
 
-def test_a_circle_of_links(copy: Path) -> None:
+def test_a_circle_of_links(copy: Path):
     (copy / "tokenizer.json").unlink()
     (copy / "tokenizer.json").symlink_to("tokenizer.json")
     assert "tokenizer.json: " in refused(bundle.load, copy)[0]
 
 
-def test_a_name_that_a_terminal_would_obey_is_escaped(copy: Path) -> None:
+def test_a_name_that_a_terminal_would_obey_is_escaped(copy: Path):
     write_manifest(copy, files={"a\x9b2J": 1})
     with pytest.raises(UserError) as caught:
         manifest.read(copy)
     assert all(line.isprintable() for line in caught.value.problems)
 
 
-def test_all_fields_that_are_wrong_at_once(copy: Path) -> None:
+def test_all_fields_that_are_wrong_at_once(copy: Path):
     changes: dict[str, Any] = {
         "name": "two\nlines",
         "kind": 7,
@@ -191,13 +191,13 @@ def test_all_fields_that_are_wrong_at_once(copy: Path) -> None:
         ({"extra": json.loads("[" * 60 + "]" * 60)}, "lists and mappings nested more than 50 deep"),
     ],
 )
-def test_a_field_that_is_wrong(copy: Path, changes: dict[str, Any], key: str) -> None:
+def test_a_field_that_is_wrong(copy: Path, changes: dict[str, Any], key: str):
     write_manifest(copy, **changes)
     (line,) = refused(bundle.load, copy)
     assert line.startswith(f"{copy / 'manifest.json'}: {key}") and line.endswith(GET_AGAIN)
 
 
-def test_a_manifest_that_is_not_text(copy: Path) -> None:
+def test_a_manifest_that_is_not_text(copy: Path):
     digits = b'{"schema": 1' + b"1" * 5000 + b"}"
     for data, fact in (
         (b"\xff\xfe{}", "UTF-8"),
@@ -212,7 +212,7 @@ def test_a_manifest_that_is_not_text(copy: Path) -> None:
     assert refused(bundle.load, copy)[0].startswith(f"{copy / 'manifest.json'}: above 4000000 bytes")
 
 
-def test_files_without_a_hash_or_a_threshold(copy: Path) -> None:
+def test_files_without_a_hash_or_a_threshold(copy: Path):
     described = files.read_json(copy / "manifest.json")
     entries = described["precisions"]
     write_manifest(
@@ -227,10 +227,10 @@ def test_files_without_a_hash_or_a_threshold(copy: Path) -> None:
     ]
 
 
-def test_a_graph_with_other_weights(copy: Path) -> None:
+def test_a_graph_with_other_weights(copy: Path):
     """All hashes are right; the golden texts are what notices."""
 
-    def double_negative(model: onnx.ModelProto) -> None:
+    def double_negative(model: onnx.ModelProto):
         table = next(
             each
             for each in model.graph.initializer
@@ -243,7 +243,7 @@ def test_a_graph_with_other_weights(copy: Path) -> None:
     assert len(lines) == 1 and "on this machine, fp32 must reach 0.99999" in lines[0]
 
 
-def test_a_graph_that_onnxruntime_refuses(copy: Path) -> None:
+def test_a_graph_that_onnxruntime_refuses(copy: Path):
     """It has known operators and whole tensors, and yet makes no sense."""
     replace_graph(copy, lambda model: model.graph.node[-1].input.__setitem__(0, "nowhere"))
     (line,) = refused(lambda folder: bundle.load(folder, "fp32"), copy)
@@ -252,7 +252,7 @@ def test_a_graph_that_onnxruntime_refuses(copy: Path) -> None:
     )
 
 
-def test_token_ids_above_the_table(copy: Path) -> None:
+def test_token_ids_above_the_table(copy: Path):
     """Every file is what it should be by itself; running the golden texts fails in onnxruntime."""
     golden = files.read_json(copy / "parity.json")
     golden["ids"][3][1] = 1_000_000
@@ -319,7 +319,7 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
 
 
 @pytest.mark.parametrize(("edit", "key"), TOKENIZERS)
-def test_a_tokenizer_that_is_refused(copy: Path, edit: Callable[[dict[str, Any]], Any], key: str) -> None:
+def test_a_tokenizer_that_is_refused(copy: Path, edit: Callable[[dict[str, Any]], Any], key: str):
     edit_tokenizer(copy, edit)
     for opening in OPENINGS:
         (line,) = refused(opening, copy)
@@ -327,7 +327,7 @@ def test_a_tokenizer_that_is_refused(copy: Path, edit: Callable[[dict[str, Any]]
 
 
 @pytest.mark.parametrize("text", ['{"model": {}, "model": {"type": "BPE"}}', "[" * 100_000, "[]"])
-def test_a_tokenizer_that_is_no_tokenizer(tmp_path: Path, text: str) -> None:
+def test_a_tokenizer_that_is_no_tokenizer(tmp_path, text: str):
     path = tmp_path / "tokenizer.json"
     path.write_text(text)
     with pytest.raises(UserError, match=f"^{path}: refused: "):
@@ -349,7 +349,7 @@ NO_SUCH_MARK = {
         lambda tokenizer: tokenizer.update(post_processor=NO_SUCH_MARK),  # it panics when it tokenizes
     ],
 )
-def test_a_tokenizer_that_tokenizers_refuses(copy: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+def test_a_tokenizer_that_tokenizers_refuses(copy: Path, edit: Callable[[dict[str, Any]], Any]):
     edit_tokenizer(copy, edit)
     (line,) = refused(bundle.load, copy)
     assert line.startswith(f"{copy / 'tokenizer.json'}: ")
@@ -374,14 +374,14 @@ def test_a_tokenizer_that_tokenizers_refuses(copy: Path, edit: Callable[[dict[st
         ({"truncated": [True]}, "truncated"),
     ],
 )
-def test_golden_texts_that_are_wrong(copy: Path, changes: dict[str, Any], key: str) -> None:
+def test_golden_texts_that_are_wrong(copy: Path, changes: dict[str, Any], key: str):
     """Vectors of a hundred times the length would reach any cosine."""
     write(copy, "parity.json", {**files.read_json(copy / "parity.json"), **changes})
     lines = refused(verify.verify, copy)
     assert lines[0].startswith(f"{copy / 'parity.json'}: {key}: ")
 
 
-def test_the_smallest_runner_checks_its_golden_texts(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_smallest_runner_checks_its_golden_texts(copy: Path, monkeypatch):
     main = runpy.run_path(str(SMALLEST_RUNNER))["main"]
     monkeypatch.setattr("sys.argv", ["embed.py", str(copy), "w8", "--check"])
     assert main() == 0

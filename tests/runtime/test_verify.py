@@ -14,7 +14,7 @@ from edgedistill.runtime import bundle, verify
 from tests.runtime.conftest import rewrite
 
 
-def test_verify_measures_every_precision(folder: Path) -> None:
+def test_verify_measures_every_precision(folder: Path):
     found = verify.verify(folder)
     assert found["texts"] == 32
     assert found["files"] == len(files.read_json(folder / "manifest.json")["files"])
@@ -24,7 +24,7 @@ def test_verify_measures_every_precision(folder: Path) -> None:
     )
 
 
-def test_the_summary_of_a_verification(folder: Path) -> None:
+def test_the_summary_of_a_verification(folder: Path):
     found = verify.verify(folder)
     precision, entry = min(found["precisions"].items(), key=lambda each: each[1]["cosine_min"])
     worst = f"(worst cosine {entry['cosine_min']:.5f}, of text {entry['text']} in {precision})"
@@ -36,7 +36,7 @@ def test_the_summary_of_a_verification(folder: Path) -> None:
     )  # where other runners, which take no names, find it
 
 
-def test_verify_names_all_files_that_changed(copy: Path) -> None:
+def test_verify_names_all_files_that_changed(copy: Path):
     (copy / "README.md").write_text("a better card")
     (copy / "config.json").unlink()
     with pytest.raises(CheckFailed) as caught:
@@ -48,7 +48,7 @@ def test_verify_names_all_files_that_changed(copy: Path) -> None:
     assert bundle.load(copy).encode(["a"]).shape == (1, 24)  # which needs neither
 
 
-def test_verify_compares_embeddings(copy: Path) -> None:
+def test_verify_compares_embeddings(copy: Path):
     vectors = np.array(files.read_json(copy / "parity.json")["vectors"])
     vectors[4] = -vectors[4]
     rewrite(copy, "parity.json", vectors=vectors.tolist())
@@ -64,7 +64,7 @@ def test_verify_compares_embeddings(copy: Path) -> None:
     ]
 
 
-def test_verify_compares_ids(copy: Path) -> None:
+def test_verify_compares_ids(copy: Path):
     ids = files.read_json(copy / "parity.json")["ids"]
     ids[6][1] += 1
     rewrite(copy, "parity.json", ids=ids)
@@ -84,11 +84,11 @@ def test_verify_compares_ids(copy: Path) -> None:
         ("x" * 99, '"' + "x" * 40 + '…"'),
     ],
 )
-def test_texts_are_quoted_in_one_line(text: str, expected: str) -> None:
+def test_texts_are_quoted_in_one_line(text: str, expected: str):
     assert quote(text) == expected
 
 
-def test_two_bundles_are_compared_on_the_same_sentences() -> None:
+def test_two_bundles_are_compared_on_the_same_sentences():
     same = teacher_agreement.beside("nano", "nano")
     assert same["space"] == "same" and same["neighbours_kept"] == 1 and same["cosine_mean"] == 1
     other = teacher_agreement.beside("nano", "multi")

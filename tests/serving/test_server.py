@@ -174,7 +174,7 @@ SLOWLY = ["--batch-tokens", "1", "--queue-seconds", "1", "--max-texts", "100000"
 MANY = TEXTS * 80  # a few seconds for the slow server
 
 
-def test_the_openai_client_gets_the_bundles_embeddings(served: Served) -> None:
+def test_the_openai_client_gets_the_bundles_embeddings(served: Served):
     expected = served.bundle.encode(TEXTS)
     by_default = served.client.embeddings.create(input=TEXTS, model="tiny")  # asks for base64
     numbers = served.client.embeddings.create(input=TEXTS, model="tiny", encoding_format="float", user="me")
@@ -194,12 +194,12 @@ def test_the_openai_client_gets_the_bundles_embeddings(served: Served) -> None:
     np.testing.assert_allclose(one.data[0].embedding, expected[5], atol=1e-6)
 
 
-def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
+def test_order_is_kept_under_concurrent_clients(served: Served):
     expected = served.bundle.encode(TEXTS)
     before = served.metric("edgedistill_batch_texts_count")
     client = served.client
 
-    def ask(number: int) -> None:
+    def ask(number: int):
         mine = [(number * 7 + at * 5) % len(TEXTS) for at in range(1 + number % 4)]
         for _ in range(4):
             answer = client.embeddings.create(input=[TEXTS[at] for at in mine], model="tiny")
@@ -237,7 +237,7 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
         ({"input": "a", "model": "other"}, 404, "model: no 'other' here; this server has tiny"),
     ],
 )
-def test_a_refused_request(served: Served, body: bytes | dict[str, Any], status: int, message: str) -> None:
+def test_a_refused_request(served: Served, body: bytes | dict[str, Any], status: int, message: str):
     found = error_of(served.ask(body))
     assert found[0] == status and found[1].startswith(message), found
 
@@ -251,7 +251,7 @@ def test_a_refused_request(served: Served, body: bytes | dict[str, Any], status:
         ({"input_type": None}, "text"),
     ],
 )
-def test_queries_and_documents_get_their_prompts(served: Served, asked: dict[str, Any], role: str) -> None:
+def test_queries_and_documents_get_their_prompts(served: Served, asked: dict[str, Any], role: str):
     expected = served.bundle.encode(TEXTS[:9], role=role)
     assert role == "text" or np.abs(expected - served.bundle.encode(TEXTS[:9])).max() > 1e-3
     answer = served.client.embeddings.create(input=TEXTS[:9], model="tiny", extra_body=asked)
@@ -261,7 +261,7 @@ def test_queries_and_documents_get_their_prompts(served: Served, asked: dict[str
 
 
 @pytest.mark.parametrize("mean", [False, True])
-def test_a_pair_answers_by_the_encoder_of_the_role(folder: Path, tmp_path: Path, mean: bool) -> None:
+def test_a_pair_answers_by_the_encoder_of_the_role(folder: Path, tmp_path, mean: bool):
     source, out = Source(str(folder)), tmp_path / "pair"
     pair_bundle.export(source, source, ["fp32"], out, lambda line: None, mean)
     shorter = {**files.read_json(tmp_path / "pair" / "query" / "manifest.json"), "max_tokens": 6}
@@ -281,7 +281,7 @@ def test_a_pair_answers_by_the_encoder_of_the_role(folder: Path, tmp_path: Path,
             np.testing.assert_allclose(found, running.bundle.encode(TEXTS[:9], role=role), atol=1e-6)
 
 
-def test_embeddings_in_fewer_bytes_as_other_services_have_them(served: Served) -> None:
+def test_embeddings_in_fewer_bytes_as_other_services_have_them(served: Served):
     from sentence_transformers.util.quantization import quantize_embeddings
 
     rows = served.bundle.encode(TEXTS)
@@ -302,7 +302,7 @@ def test_embeddings_in_fewer_bytes_as_other_services_have_them(served: Served) -
         served.client.embeddings.create(input="a", model="tiny", extra_body={"output_dtype": "int8"})
 
 
-def test_tokens_that_are_not_read_are_counted(served: Served) -> None:
+def test_tokens_that_are_not_read_are_counted(served: Served):
     text, most = "a cat sleeps " * 70, served.bundle.max_tokens
     texts = [text, '"input": \U0001f600 a cat']
     usage = served.client.embeddings.create(input=texts, model="tiny").usage.model_dump()
@@ -311,7 +311,7 @@ def test_tokens_that_are_not_read_are_counted(served: Served) -> None:
     assert (usage["tokens_cut"], usage["tokens_unknown"]) == (lost, sum(unknown)) and lost > 0 < sum(unknown)
 
 
-def test_other_paths_and_encodings_are_refused_in_openais_shape(served: Served) -> None:
+def test_other_paths_and_encodings_are_refused_in_openais_shape(served: Served):
     assert error_of(served.ask(b"", path="/v1/nothing"))[0] == 404
     status, headers, body = served.ask(b"", method="GET")
     assert error_of((status, headers, body))[0] == 405 and headers["allow"] == "POST"
@@ -321,7 +321,7 @@ def test_other_paths_and_encodings_are_refused_in_openais_shape(served: Served) 
     )
 
 
-def test_a_huge_body_is_refused_before_it_is_held(served: Served) -> None:
+def test_a_huge_body_is_refused_before_it_is_held(served: Served):
     """With Content-Length at once, chunked after 1 MB of what would be 1 GB; and the memory stays where it
     was."""
     served.ask({"input": "warm"})
@@ -359,7 +359,7 @@ def test_a_huge_body_is_refused_before_it_is_held(served: Served) -> None:
     assert served.ask({"input": "still here"})[0] == 200
 
 
-def test_a_model_is_found_by_its_name(served: Served) -> None:
+def test_a_model_is_found_by_its_name(served: Served):
     for name in ("tiny", "tiny:fp32", "other:v1"):
         assert served.client.models.retrieve(name).id == name
         answer = served.client.embeddings.create(input="a", model=name)
@@ -379,14 +379,14 @@ def test_a_model_is_found_by_its_name(served: Served) -> None:
         "application/jsonx",
     ],
 )
-def test_a_body_that_any_web_page_may_send_is_refused(served: Served, kind: str) -> None:
+def test_a_body_that_any_web_page_may_send_is_refused(served: Served, kind: str):
     status, message = error_of(served.ask({"input": "a"}, f"Content-Type: {kind}"))
     assert (status, message) == (415, f"Content-Type: {kind}; send application/json")
     assert served.ask({"input": "a"}, "Content-Type: Application/JSON; charset=utf-8")[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/models", "/metrics"])
-def test_a_web_page_is_refused(served: Served, path: str) -> None:
+def test_a_web_page_is_refused(served: Served, path: str):
     for origin in ("https://example.org", "null", "http://127.0.0.1:8000"):
         status, message = error_of(served.ask({"input": "a"}, f"Origin: {origin}", path=path))
         assert status == 403 and message.startswith(
@@ -394,14 +394,14 @@ def test_a_web_page_is_refused(served: Served, path: str) -> None:
         )
 
 
-def test_headers_without_end_close_the_connection(served: Served) -> None:
+def test_headers_without_end_close_the_connection(served: Served):
     with served.connect() as connection:
         connection.sendall(b"POST /v1/embeddings HTTP/1.1\r\n")
         with pytest.raises(ConnectionError):
             connection.sendall((b"X-Y: %s\r\n" % (b"z" * 1000)) * 10_000)
 
 
-def test_an_allowed_page_and_connections_that_wait(folder: Path) -> None:
+def test_an_allowed_page_and_connections_that_wait(folder: Path):
     """An origin that is allowed gets CORS's headers; connections without a request, or with half of one, are
     closed in time."""
     with (
@@ -427,7 +427,7 @@ def test_an_allowed_page_and_connections_that_wait(folder: Path) -> None:
         assert json.loads(running.get("/v1/models")[1])["data"][0]["id"] == "tiny"
 
 
-def test_a_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key(folder: Path, monkeypatch):
     """Only /health is answered without it; an allowed page's browser asks without it whether it may."""
     monkeypatch.setenv("EDGEDISTILL_API_KEY", "sesame é\r\n")  # as files of secrets end
     bearer = "Authorization: bearer sesame é"
@@ -450,7 +450,7 @@ def test_a_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert running.ask(b"", *asked, method="OPTIONS")[0] == 200
 
 
-def test_all_bodies_together_are_bounded(served: Served) -> None:
+def test_all_bodies_together_are_bounded(served: Served):
     """Eight times the largest body is held at most: of ten unfinished bodies of 0.9 MB the last are
     refused."""
     head, part = (
@@ -468,7 +468,7 @@ def test_all_bodies_together_are_bounded(served: Served) -> None:
     wait_until(lambda: served.ask({"input": "again"})[0] == 200)
 
 
-def test_a_full_queue_refuses_at_once(slow: Served) -> None:
+def test_a_full_queue_refuses_at_once(slow: Served):
     answers = [slow.ask({"input": "before"})]  # of which the rate is known
 
     def full() -> bool:
@@ -485,7 +485,7 @@ def test_a_full_queue_refuses_at_once(slow: Served) -> None:
     assert slow.ask({"input": "one more"})[0] == 200
 
 
-def test_short_requests_have_half_of_each_batch(folder: Path) -> None:
+def test_short_requests_have_half_of_each_batch(folder: Path):
     """And long ones the rest, so that neither waits for all of the other."""
     queue = request_queue.RequestQueue([edgedistill.load(folder, "fp32", threads=1)], 60, 64)
 
@@ -503,7 +503,7 @@ def test_short_requests_have_half_of_each_batch(folder: Path) -> None:
         queue.check_room(1_000)
 
 
-def test_a_short_request_overtakes_a_long_one(slow: Served) -> None:
+def test_a_short_request_overtakes_a_long_one(slow: Served):
     with ThreadPoolExecutor(1) as threads:
         long = threads.submit(slow.ask, {"input": TEXTS * 7})
         wait_until(lambda: slow.metric("edgedistill_queue_texts") > 0)
@@ -515,7 +515,7 @@ def test_a_short_request_overtakes_a_long_one(slow: Served) -> None:
     )  # taken in parts, put together in order
 
 
-def test_the_texts_of_a_client_that_left_are_dropped(slow: Served) -> None:
+def test_the_texts_of_a_client_that_left_are_dropped(slow: Served):
     embedded = slow.metric("edgedistill_texts_total")
     data = json.dumps({"input": MANY}).encode()
     with slow.connect() as connection:
@@ -529,7 +529,7 @@ def test_the_texts_of_a_client_that_left_are_dropped(slow: Served) -> None:
     wait_until(lambda: slow.metric("edgedistill_requests_total", status="499") == 1)
 
 
-def test_metrics_count_what_happened(served: Served) -> None:
+def test_metrics_count_what_happened(served: Served):
     names = [
         "edgedistill_texts_total",
         "edgedistill_tokens_total",
@@ -550,7 +550,7 @@ def test_metrics_count_what_happened(served: Served) -> None:
     assert served.metric("edgedistill_requests_total", status="400") == refused + 1
 
 
-def test_a_request_that_takes_too_long_is_given_up(folder: Path) -> None:
+def test_a_request_that_takes_too_long_is_given_up(folder: Path):
     with serve(folder, *SLOWLY[:-1], "1") as running:
         assert error_of(running.ask({"input": MANY * 8})) == (
             503,
@@ -560,7 +560,7 @@ def test_a_request_that_takes_too_long_is_given_up(folder: Path) -> None:
         assert running.ask({"input": "next"})[0] == 200
 
 
-def test_sigterm_finishes_what_was_accepted(folder: Path) -> None:
+def test_sigterm_finishes_what_was_accepted(folder: Path):
     with serve(folder, *SLOWLY) as running, ThreadPoolExecutor(4) as threads:
         asked = [
             threads.submit(running.ask, {"input": TEXTS * 2, "encoding_format": "base64"}) for _ in range(3)
@@ -575,7 +575,7 @@ def test_sigterm_finishes_what_was_accepted(folder: Path) -> None:
             running.connect()
 
 
-def test_health_is_503_while_stopping(folder: Path) -> None:
+def test_health_is_503_while_stopping(folder: Path):
     with serve(folder, "--timeout", "2") as running, running.connect() as half, running.connect() as asking:
         half.sendall(
             b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
@@ -588,8 +588,8 @@ def test_health_is_503_while_stopping(folder: Path) -> None:
         assert running.process.wait(20) == 0
 
 
-def test_a_warm_up_that_fails_ends_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(*_: Any, **__: Any) -> None:
+def test_a_warm_up_that_fails_ends_the_start(folder: Path, monkeypatch):
+    def out_of_memory(*_: Any, **__: Any):
         raise MemoryError("warm")
 
     monkeypatch.setattr(edgedistill.Bundle, "encode", out_of_memory)
@@ -598,13 +598,11 @@ def test_a_warm_up_that_fails_ends_the_start(folder: Path, monkeypatch: pytest.M
         server.serve(str(folder), "127.0.0.1", 0, limits, 1, Session(threads=1))
 
 
-def test_a_failed_batch_fails_its_requests_and_no_others(
-    monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
+def test_a_failed_batch_fails_its_requests_and_no_others(monkeypatch, folder: Path):
     bundle = edgedistill.load(folder, "fp32", threads=1)
     queue = request_queue.RequestQueue([bundle], 10, 100)
 
-    def out_of_memory(*_: Any, **__: Any) -> None:
+    def out_of_memory(*_: Any, **__: Any):
         raise MemoryError("a batch")
 
     async def ask() -> np.ndarray:
@@ -635,7 +633,7 @@ def test_a_failed_batch_fails_its_requests_and_no_others(
         (["LABELS"], ": a classifier (label 0, label 1, "),
     ],
 )
-def test_a_start_that_is_refused(folder: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_a_start_that_is_refused(folder: Path, tmp_path, arguments: list[str], message: str):
     if arguments == ["LABELS"]:
         labels = Path(shutil.copytree(folder, tmp_path / "labels"))
         precisions = files.read_json(labels / "manifest.json")["precisions"]
@@ -647,7 +645,7 @@ def test_a_start_that_is_refused(folder: Path, tmp_path: Path, arguments: list[s
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def wait_until(happened: Callable[[], bool], timeout_s: float = 20) -> None:
+def wait_until(happened: Callable[[], bool], timeout_s: float = 20):
     end = time.monotonic() + timeout_s
     while not happened():
         assert time.monotonic() < end

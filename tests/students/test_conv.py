@@ -3,7 +3,6 @@ and back from its bundle."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -45,7 +44,7 @@ class ConvShape(TableShape):
 class ConvStudent(Headed):
     """`forward(input_ids, attention_mask) -> (B, d)`."""
 
-    def __init__(self, embedding: Any, channels: int, head: nn.Linear | None, tanh: bool) -> None:
+    def __init__(self, embedding: Any, channels: int, head: nn.Linear | None, tanh: bool):
         super().__init__()
         self.embedding, self.head, self.tanh, self.pooled_dims = embedding, head, tanh, channels
         self.conv = nn.Conv1d(embedding.embedding_dim, channels, 3, padding=1)
@@ -81,7 +80,7 @@ class ConvRecipe(experiment.Recipe):
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def registered(monkeypatch):
     """What a line in `kinds.KINDS` and one in the recipe's `Student` do for a shipped kind."""
     monkeypatch.setitem(kinds.KINDS, "conv", KIND)
     monkeypatch.setitem(recipe_reading.KINDS["student"], "conv", Conv)
@@ -92,7 +91,7 @@ TEXTS = sentences(30, seed=4)
 
 
 @pytest.mark.usefixtures("registered")
-def test_down_the_whole_line(world: World, tmp_path: Path) -> None:
+def test_down_the_whole_line(world: World, tmp_path):
     """Its graph is traced: a Conv, which precisions store as it is, and the products that they quantize."""
     student = {"kind": "conv", "width": 32, "channels": 32, "head": "linear"}
     spec = recipe.parse(world.recipe(student=student), "conv.yaml")
@@ -116,7 +115,7 @@ def test_down_the_whole_line(world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_without_a_product_there_is_no_int8(world: World, tmp_path: Path) -> None:
+def test_without_a_product_there_is_no_int8(world: World, tmp_path):
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 1, "batch": 16, "bucket": 4}
     student = {"kind": "conv", "width": 12, "channels": 16, "head": "none"}
     targets = {"reduce": {"kind": "pca"}, "dims": 16}

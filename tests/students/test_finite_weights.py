@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ VALUES = (float("nan"), float("inf"), float("-inf"), 1e30)
 
 
 def breaking(name: str, value: float) -> Callable[[nn.Module], None]:
-    def change(module: nn.Module) -> None:
+    def change(module: nn.Module):
         tensor = dict(module.named_parameters())[name].data
         tensor[(3, 2)[: tensor.ndim]] = value
 
@@ -51,7 +50,7 @@ def breaking(name: str, value: float) -> Callable[[nn.Module], None]:
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("where", WHERE)
-def test_a_run_with_such_a_weight_does_not_open(tmp_path: Path, where: str, value: float) -> None:
+def test_a_run_with_such_a_weight_does_not_open(tmp_path, where: str, value: float):
     kind, name, row = WHERE[where]
     opened = run.open_run(make_run(tmp_path / "broken", kind, breaking(name, value)))
     with pytest.raises(UserError) as caught:
@@ -63,7 +62,7 @@ def test_a_run_with_such_a_weight_does_not_open(tmp_path: Path, where: str, valu
     assert str(caught.value).startswith(start)
 
 
-def test_a_tokenizer_without_special_tokens_is_named(tmp_path: Path) -> None:
+def test_a_tokenizer_without_special_tokens_is_named(tmp_path):
     source = make_run(tmp_path / "runs" / "bare")
     place = source / "tokenizer" / "tokenizer.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | {"post_processor": None}))
@@ -73,7 +72,7 @@ def test_a_tokenizer_without_special_tokens_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["safetensors", "bin"])
 @pytest.mark.parametrize("value", VALUES[:2])
-def test_a_model_folder(world: World, tmp_path: Path, value: float, suffix: str) -> None:
+def test_a_model_folder(world: World, tmp_path, value: float, suffix: str):
     folder = shutil.copytree(world.teacher, tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     weights["embeddings.word_embeddings.weight"][7] = value
@@ -86,11 +85,11 @@ def test_a_model_folder(world: World, tmp_path: Path, value: float, suffix: str)
         TeacherEncoder(recipe.Teacher(model=str(folder)))
 
 
-def test_a_bundle_with_a_row_that_no_golden_text_meets(tmp_path: Path) -> None:
+def test_a_bundle_with_a_row_that_no_golden_text_meets(tmp_path):
     out = tmp_path / "b"
     bundle_writer.export(make_run(tmp_path / "good"), ["fp32"], out, quiet)
 
-    def change(model: onnx.ModelProto) -> None:
+    def change(model: onnx.ModelProto):
         name = "model.embeddings.word_embeddings.weight"
         table = next(each for each in model.graph.initializer if each.name.startswith(name))
         array = numpy_helper.to_array(table).copy()
@@ -106,7 +105,7 @@ def test_a_bundle_with_a_row_that_no_golden_text_meets(tmp_path: Path) -> None:
         bundle_run.open_finished(str(out), "student.weights").student()
 
 
-def test_buffers_may_mask() -> None:
+def test_buffers_may_mask():
     def problem(parameter: torch.Tensor | None = None, **buffers: torch.Tensor) -> str | None:
         module = torch.nn.Module()
         if parameter is not None:
@@ -125,12 +124,10 @@ def test_buffers_may_mask() -> None:
 @pytest.mark.parametrize(
     ("change", "says"), [(1e15, "has no finite embedding in torch either"), (0, "only zeros in torch too")]
 )
-def test_values_that_overflow_inside_or_vanish_are_not_the_graphs_fault(
-    tmp_path: Path, change: float, says: str
-) -> None:
+def test_values_that_overflow_inside_or_vanish_are_not_the_graphs_fault(tmp_path, change: float, says: str):
     """Each weight's square is a float32, but not the product of three layers."""
 
-    def scaled(student: Any) -> None:
+    def scaled(student: Any):
         parts = [
             student.model.encoder.layer[1].intermediate.dense,
             student.model.encoder.layer[1].output.dense,

@@ -194,7 +194,7 @@ STUDENTS = {
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_says_what_torch_says_at_every_shape(name: str) -> None:
+def test_says_what_torch_says_at_every_shape(name: str):
     student = STUDENTS[name]()
     model = graph.build(student)
     assert graph.compare(student, model, 40, PIECES) > 0.999999
@@ -220,7 +220,7 @@ def test_says_what_torch_says_at_every_shape(name: str) -> None:
         "static with a head",
     ],
 )
-def test_padding_changes_nothing(name: str) -> None:
+def test_padding_changes_nothing(name: str):
     model = graph.build(STUDENTS[name]())
     ids, mask = some_ids(6, 17)
     together = run(model, ids, mask)
@@ -229,7 +229,7 @@ def test_padding_changes_nothing(name: str) -> None:
         assert np.allclose(alone, together[row], atol=2e-6)
 
 
-def test_a_static_graph_is_a_look_up_a_sum_and_a_length() -> None:
+def test_a_static_graph_is_a_look_up_a_sum_and_a_length():
     model = graph.build(make_static())
     assert [node.op_type for node in model.graph.node] == [
         "Mul",
@@ -247,7 +247,7 @@ def test_a_static_graph_is_a_look_up_a_sum_and_a_length() -> None:
     assert "Where" in [node.op_type for node in graph.build(make_static(pad=3)).graph.node]
 
 
-def test_a_zero_vector_stays_zero() -> None:
+def test_a_zero_vector_stays_zero():
     student = make_bert()
     nn.init.zeros_(student.head.weight)
     nn.init.zeros_(student.head.bias)
@@ -265,7 +265,7 @@ def test_a_zero_vector_stays_zero() -> None:
         lambda: make_other("distilbert", dim=32, n_layers=1, n_heads=4),
     ],
 )
-def test_token_embeddings_come_along_for_nothing(make: Any) -> None:
+def test_token_embeddings_come_along_for_nothing(make: Any):
     student = make()
     model = graph.build(student)
     ids, mask = some_ids(4, 7)
@@ -296,7 +296,7 @@ def traced_with_a_linear_head() -> Any:
     [lambda: make_bert(head=None), make_bert, make_recurrent, two_linear_layers, traced_with_a_linear_head],
     ids=["no head", "bert", "recurrent", "two linear layers", "traced"],
 )
-def test_the_mean_of_the_last_hidden_state_is_the_embedding(make: Any) -> None:
+def test_the_mean_of_the_last_hidden_state_is_the_embedding(make: Any):
     """So that a library that pools by mean gives the student's own embedding, head included."""
     student = make()
     model, (ids, mask) = graph.build(student), some_ids(4, 7)
@@ -314,7 +314,7 @@ def test_the_mean_of_the_last_hidden_state_is_the_embedding(make: Any) -> None:
     )
 
 
-def test_other_token_embeddings_are_noticed() -> None:
+def test_other_token_embeddings_are_noticed():
     """Other libraries pool them, so an export compares them with torch, too."""
     student = make_bert()
     model = graph.build(student)
@@ -334,12 +334,12 @@ def test_other_token_embeddings_are_noticed() -> None:
         make_static,
     ],
 )
-def test_other_students_do_not_promise_it(student: Any) -> None:
+def test_other_students_do_not_promise_it(student: Any):
     assert not graph.pools_to_embedding(student())
 
 
 @pytest.mark.parametrize("kind", KNOWN)
-def test_known_teachers_are_written(kind: str) -> None:
+def test_known_teachers_are_written(kind: str):
     """As torch at 330 tokens, node by node: one softmax a layer."""
     student = make_other(kind, max_position_embeddings=344)
     model = graph.build(student)
@@ -363,7 +363,7 @@ def test_known_teachers_are_written(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["electra", "deberta-v2", "modernbert"])
-def test_other_encoders_are_traced(kind: str) -> None:
+def test_other_encoders_are_traced(kind: str):
     sizes = {"embedding_size": 32} if kind == "electra" else {}
     student = make_other(kind, max_position_embeddings=64, **sizes)
     attention = student.model.config._attn_implementation
@@ -374,7 +374,7 @@ def test_other_encoders_are_traced(kind: str) -> None:
     assert "Gemm" not in ops
 
 
-def test_a_fixed_dimension_is_refused() -> None:
+def test_a_fixed_dimension_is_refused():
     student = make_bert()
     model = graph.build(student)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
@@ -382,7 +382,7 @@ def test_a_fixed_dimension_is_refused() -> None:
         graph.compare(student, model, 40, PIECES)
 
 
-def test_a_wrong_graph_is_seen() -> None:
+def test_a_wrong_graph_is_seen():
     student = make_bert()
     assert graph.compare(student, graph.build(spread(make_bert(), seed=5)), 40, PIECES) < 0.9
     nan = make_bert()
@@ -390,7 +390,7 @@ def test_a_wrong_graph_is_seen() -> None:
     assert not graph.compare(student, graph.build(nan), 40, PIECES) > 0
 
 
-def test_a_graph_above_one_file_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_above_one_file_says_the_way_out(monkeypatch):
     monkeypatch.setattr(graph, "LARGEST_BYTES", 10_000)
     with pytest.raises(
         UserError,
@@ -399,14 +399,14 @@ def test_a_graph_above_one_file_says_the_way_out(monkeypatch: pytest.MonkeyPatch
         graph.build(make_bert())
 
 
-def test_an_unknown_pooling_names_the_known() -> None:
+def test_an_unknown_pooling_names_the_known():
     student = make_bert()
     student.pooling = "meen"
     with pytest.raises(UserError, match=r"no pooling 'meen'; did you mean 'mean'\? \(cls, cls_pooler"):
         graph.build(student)
 
 
-def test_a_padding_id_beyond_the_positions_does_not_keep_a_model_from_being_traced() -> None:
+def test_a_padding_id_beyond_the_positions_does_not_keep_a_model_from_being_traced():
     """The last of the vocabulary, as in decoders."""
     student = make_other("electra", embedding_size=32, num_hidden_layers=1, pad_token_id=PIECES - 1)
     assert student.model.config.max_position_embeddings <= PIECES - 1

@@ -23,7 +23,7 @@ from edgedistill.training.load_models import Models
 from tests.conftest import World
 
 
-def test_a_weighted_factorisation_is_the_best_of_its_rank() -> None:
+def test_a_weighted_factorisation_is_the_best_of_its_rank():
     """Against numpy's SVD of √weight · row; with equal weights it is the plain one."""
     torch.manual_seed(0)
     rows, weights = torch.randn(60, 12), torch.rand(60) ** 3 + 1e-3
@@ -36,7 +36,7 @@ def test_a_weighted_factorisation_is_the_best_of_its_rank() -> None:
     assert error < (weights * (rows - plain[0] @ plain[1].T).square().sum(1)).sum().item()
 
 
-def test_a_weighted_pca_is_that_of_repeated_rows() -> None:
+def test_a_weighted_pca_is_that_of_repeated_rows():
     torch.manual_seed(0)
     rows, times = torch.randn(20, 6), torch.arange(1, 21)
     repeated = rows.repeat_interleave(times, 0)
@@ -66,7 +66,7 @@ def test_a_weighted_pca_is_that_of_repeated_rows() -> None:
     ],
     ids=lambda student: student["kind"],
 )
-def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, object]) -> None:
+def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, object]):
     """The counts are those of the training texts, and the table differs from that of equal weights."""
     table: Any = student.get("embeddings", {"of": "outputs"} if student["kind"] == "static" else {})
     weighed = {**student, "embeddings": {**table, "weighting": "frequency", "count_exponent": 1.0}}
@@ -82,7 +82,7 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     assert plain.shape == by_counts.shape and not torch.allclose(plain, by_counts, atol=1e-3)
 
 
-def test_directions_are_orthonormal_and_the_mean_is_the_least_of_them() -> None:
+def test_directions_are_orthonormal_and_the_mean_is_the_least_of_them():
     """States that vary in 5 of 12 directions: 4 of them are kept whole, and LayerNorm's mean is the
     fourth."""
     torch.manual_seed(0)
@@ -96,7 +96,7 @@ def test_directions_are_orthonormal_and_the_mean_is_the_least_of_them() -> None:
     assert abs(found.mean(1) @ basis[:, 3]) * 4**0.5 > 0.98  # the mean of Pᵀx is x along the fourth
 
 
-def test_a_folded_matrix_reads_projected_states_as_it_read_wide_ones() -> None:
+def test_a_folded_matrix_reads_projected_states_as_it_read_wide_ones():
     torch.manual_seed(0)
     space, wide, small = torch.linalg.qr(torch.randn(10, 4))[0], torch.nn.Linear(10, 6), torch.nn.Linear(4, 6)
     state = torch.randn(7, 4) @ space.T + torch.randn(10)  # all they vary in is kept
@@ -129,7 +129,7 @@ def started(
     ],
     ids=str,
 )
-def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object]) -> None:
+def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object]):
     """24 of 32 wide: on held-out texts far nearer than random layers behind the same PCA; the same bytes each
     time."""
     module, texts, wanted, words = started(world, weights="teacher", width=24, **more)
@@ -147,7 +147,7 @@ def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object
 
 
 @pytest.mark.parametrize("more", [{"head": "none"}, {"width": 24}], ids=str)
-def test_positions_that_no_text_reaches_can_be_left_out(world: World, more: dict[str, object]) -> None:
+def test_positions_that_no_text_reaches_can_be_left_out(world: World, more: dict[str, object]):
     some = {"weights": "teacher", "max_tokens": 20, **more}
     module, texts, _, words = started(world, **some)
     fewer = started(world, max_positions=20, **some)[0]
@@ -167,6 +167,6 @@ def test_positions_that_no_text_reaches_can_be_left_out(world: World, more: dict
     ],
     ids=str,
 )
-def test_widths_that_cannot_be(world: World, student: dict[str, object], says: str) -> None:
+def test_widths_that_cannot_be(world: World, student: dict[str, object], says: str):
     with pytest.raises(UserError, match=says):
         started(world, weights="teacher", **student)

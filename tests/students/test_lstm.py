@@ -9,7 +9,7 @@ from edgedistill.students.bilstm import BidirectionalLSTM
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("lengths", [[5, 1, 7, 3], [4, 4], [1]])
-def test_states_and_gradients_are_those_of_packed_sequences(layers: int, lengths: list[int]) -> None:
+def test_states_and_gradients_are_those_of_packed_sequences(layers: int, lengths: list[int]):
     torch.manual_seed(0)
     lstm, longest = BidirectionalLSTM(6, 5, layers), max(lengths)
     mask = torch.arange(longest)[None] < torch.tensor(lengths)[:, None]

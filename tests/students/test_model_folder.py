@@ -56,7 +56,7 @@ def folder(cased: Path, tmp_path: Path) -> Path:
 
 
 def edit(name: str, **values: Any) -> Change:
-    def change(folder: Path) -> None:
+    def change(folder: Path):
         before = files.read_json(folder / name) if (folder / name).exists() else {}
         files.write_json(folder / name, {**before, **values})
 
@@ -66,7 +66,7 @@ def edit(name: str, **values: Any) -> Change:
 def write(name: str, value: Any) -> Change:
     """value: JSON, or a file's text or bytes."""
 
-    def change(folder: Path) -> None:
+    def change(folder: Path):
         (folder / name).parent.mkdir(exist_ok=True)
         text = value if isinstance(value, bytes | str) else json.dumps(value)
         (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -99,7 +99,7 @@ def all_of(*changes: Change) -> Change:
 def dense(width: int, dims: int, at: int = 2, **values: Any) -> Change:
     """A Dense layer of seeded weights in its folder."""
 
-    def change(folder: Path) -> None:
+    def change(folder: Path):
         config = {
             "in_features": width,
             "out_features": dims,
@@ -123,7 +123,7 @@ def renamed(name: str, limit: int = 16) -> Change:
     return all_of(write(OWN, {}), write(f"sentence_{name}_config.json", {"max_seq_length": limit}))
 
 
-def in_a_folder(folder: Path) -> None:
+def in_a_folder(folder: Path):
     """The transformer in a folder of its own, as sentence-transformers 1 saved it."""
     (folder / "0_Transformer").mkdir()
     for path in [path for path in folder.iterdir() if path.is_file() and path.name != "modules.json"]:
@@ -136,7 +136,7 @@ def with_mark(name: str) -> Change:
     return lambda folder: (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
 
 
-def no_limit(folder: Path) -> None:
+def no_limit(folder: Path):
     """null, and no limit of the tokenizer: that of the positions."""
     edit(OWN, max_seq_length=None)(folder)
     edit("tokenizer_config.json", model_max_length=10**30)(folder)
@@ -226,9 +226,7 @@ def files_for_sentence_transformers(folder: Path, out: Path) -> Path:
 
 
 @pytest.mark.parametrize("change", HONOURED.values(), ids=HONOURED)
-def test_a_setting_gives_what_sentence_transformers_gives(
-    folder: Path, tmp_path: Path, change: Change
-) -> None:
+def test_a_setting_gives_what_sentence_transformers_gives(folder: Path, tmp_path, change: Change):
     change(folder)
     expected = by_sentence_transformers(folder)
     opened = teacher(folder)
@@ -239,7 +237,7 @@ def test_a_setting_gives_what_sentence_transformers_gives(
     assert np.abs(again - expected).max() < 1e-5
 
 
-def test_the_honoured_settings_differ(cased: Path) -> None:
+def test_the_honoured_settings_differ(cased: Path):
     """Without them the model gives something else: the comparison above would notice one that is ignored."""
     ignored = by_sentence_transformers(cased)
     for name in ("do_lower_case", "roberta", "a default prompt", "no flag", "padding_side"):
@@ -250,7 +248,7 @@ def test_the_honoured_settings_differ(cased: Path) -> None:
         assert same == (name in ("no flag", "padding_side")), name
 
 
-def test_left_truncation_is_the_teachers_and_its_bundles(folder: Path, tmp_path: Path) -> None:
+def test_left_truncation_is_the_teachers_and_its_bundles(folder: Path, tmp_path):
     before = teacher(folder)
     edit("tokenizer_config.json", truncation_side="left")(folder)
     assert np.abs(teacher(folder).embed(TEXTS) - before.embed(TEXTS)).max() > 1e-3
@@ -288,7 +286,7 @@ ROLES: list[tuple[dict[str, Any], tuple[str, str, str]]] = [
 
 
 @pytest.mark.parametrize("case", range(len(ROLES)))
-def test_prompts_of_queries_and_documents_reach_the_bundle(folder: Path, tmp_path: Path, case: int) -> None:
+def test_prompts_of_queries_and_documents_reach_the_bundle(folder: Path, tmp_path, case: int):
     settings, prompts = ROLES[case]
     unprompted = teacher(folder)
     write(SETTINGS, settings)(folder)
@@ -309,9 +307,7 @@ def test_prompts_of_queries_and_documents_reach_the_bundle(folder: Path, tmp_pat
 
 
 @pytest.mark.parametrize(("unit", "written"), [(True, "manhattan"), (False, "cosine")])
-def test_export_reports_a_ranking_that_unit_length_changes(
-    folder: Path, tmp_path: Path, unit: bool, written: str
-) -> None:
+def test_export_reports_a_ranking_that_unit_length_changes(folder: Path, tmp_path, unit: bool, written: str):
     write(SETTINGS, {"similarity_fn_name": "manhattan"})(folder)
     chain("Transformer", "Pooling", *(["Normalize"] if unit else []))(folder)
     log: list[str] = []
@@ -339,7 +335,7 @@ def path_of_pooling(path: str) -> Change:
     )
 
 
-def big_bird(folder: Path) -> None:
+def big_bird(folder: Path):
     sizes = {
         "vocab_size": 200,
         "hidden_size": 32,
@@ -353,7 +349,7 @@ def big_bird(folder: Path) -> None:
     transformers.BigBirdModel(config).save_pretrained(folder)
 
 
-def types_of_one(folder: Path) -> None:
+def types_of_one(folder: Path):
     """As `[CLS]:1 $A:1` in a post-processor."""
     pieces = [{"SpecialToken": {"id": "[CLS]", "type_id": 1}}, {"Sequence": {"id": "A", "type_id": 1}}]
     special = {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}}
@@ -369,7 +365,7 @@ def types_of_one(folder: Path) -> None:
     edit("tokenizer_config.json", model_input_names=["input_ids", "token_type_ids", "attention_mask"])(folder)
 
 
-def vocabulary_above(folder: Path) -> None:
+def vocabulary_above(folder: Path):
     raw = files.read_json(folder / "tokenizer.json")
     edit("tokenizer.json", model={**raw["model"], "vocab": {**raw["model"]["vocab"], "penguin": 278}})(folder)
     edit("config.json", vocab_size=278)(folder)
@@ -478,15 +474,13 @@ REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
 
 
 @pytest.mark.parametrize("change", SAME.values(), ids=SAME)
-def test_what_changes_no_embedding_of_sentence_transformers_is_no_matter(
-    folder: Path, change: Change
-) -> None:
+def test_what_changes_no_embedding_of_sentence_transformers_is_no_matter(folder: Path, change: Change):
     change(folder)
     assert np.abs(teacher(folder).embed(TEXTS) - by_sentence_transformers(folder)).max() < 1e-5
 
 
 @pytest.mark.parametrize(("change", "says"), REFUSED.values(), ids=REFUSED)
-def test_what_is_not_honoured_is_refused_by_name(folder: Path, change: Change, says: str) -> None:
+def test_what_is_not_honoured_is_refused_by_name(folder: Path, change: Change, says: str):
     change(folder)
     with pytest.raises(UserError) as caught:
         teacher(folder)
@@ -495,7 +489,7 @@ def test_what_is_not_honoured_is_refused_by_name(folder: Path, change: Change, s
 
 
 @pytest.mark.parametrize("change", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_file_is_named(request: pytest.FixtureRequest, folder: Path, change: Change) -> None:
+def test_a_damaged_file_is_named(request, folder: Path, change: Change):
     change(folder)
     name = request.node.callspec.id.split(" ")[0]
     with pytest.raises(UserError, match=rf"^{folder / name}: [^;\n]+; download the whole model again$"):
@@ -503,13 +497,13 @@ def test_a_damaged_file_is_named(request: pytest.FixtureRequest, folder: Path, c
 
 
 @pytest.mark.parametrize("name", ["modules.json", FLAGS, OWN, SETTINGS])
-def test_a_byte_order_mark_is_read(cased: Path, folder: Path, name: str) -> None:
+def test_a_byte_order_mark_is_read(cased: Path, folder: Path, name: str):
     write(SETTINGS, {})(folder)
     with_mark(name)(folder)
     assert np.array_equal(teacher(folder).embed(TEXTS), teacher(cased).embed(TEXTS))
 
 
-def test_attention_for_another_machine_is_the_same_attention(cased: Path, folder: Path) -> None:
+def test_attention_for_another_machine_is_the_same_attention(cased: Path, folder: Path):
     edit("config.json", _attn_implementation="flash_attention_2", attn_implementation="flash_attention_2")(
         folder
     )
@@ -519,7 +513,7 @@ def test_attention_for_another_machine_is_the_same_attention(cased: Path, folder
 @pytest.mark.parametrize(
     "change", ["do_lower_case", "roberta", "a default prompt", "flags in another order", "truncate_dim"]
 )
-def test_embeddings_are_cached_under_what_was_opened(cased: Path, folder: Path, change: str) -> None:
+def test_embeddings_are_cached_under_what_was_opened(cased: Path, folder: Path, change: str):
     HONOURED[change](folder)
     assert teacher(folder).identity() != teacher(cased).identity()
 
@@ -536,7 +530,7 @@ UNEXPORTED = {
 }
 
 
-def test_an_architecture_without_an_embedding_table_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_an_architecture_without_an_embedding_table_is_refused(folder: Path, tmp_path):
     sizes = {
         "hidden_size": 32,
         "num_hidden_layers": 2,
@@ -553,8 +547,8 @@ def test_an_architecture_without_an_embedding_table_is_refused(folder: Path, tmp
 
 @pytest.mark.parametrize(("config", "says"), UNEXPORTED.values(), ids=UNEXPORTED)
 def test_an_architecture_without_a_graph_is_refused(
-    folder: Path, tmp_path: Path, config: Any, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder: Path, tmp_path, config: Any, says: str, monkeypatch
+):
     monkeypatch.setattr(graph_check, "ALLOWED", {each for each in graph_check.ALLOWED if each[1] != "Conv"})
     sizes = {
         "vocab_size": 200,

@@ -22,7 +22,7 @@ def error(table: product_quantization.ProductQuantizedEmbedding, words: torch.Te
     return (table.weight.detach() - words).square().sum(1)
 
 
-def test_a_row_by_hand() -> None:
+def test_a_row_by_hand():
     """Four dimensions in two blocks: 0 and 2 belong to block 0, 1 and 3 to block 1."""
     table = made(2, 4, 2)
     table.codes.copy_(torch.tensor([[3, 0], [255, 7]]))
@@ -34,14 +34,14 @@ def test_a_row_by_hand() -> None:
     assert table.weight.tolist() == [[3.0, 256.0, 3.5, 256.5], [255.0, 263.0, 255.5, 263.5]]
 
 
-def test_few_rows_come_back_as_they_are() -> None:
+def test_few_rows_come_back_as_they_are():
     words = torch.randn(200, 12)
     table = made(200, 12, 3)
     table.fit(words)
     assert torch.equal(table.weight, words)
 
 
-def test_a_quantized_table_comes_back_as_it_is() -> None:
+def test_a_quantized_table_comes_back_as_it_is():
     """Trimmed, or read from a finished run: no second loss."""
     words = made(3000, 12, 4).weight.detach()
     table = made(2000, 12, 4)
@@ -49,7 +49,7 @@ def test_a_quantized_table_comes_back_as_it_is() -> None:
     assert torch.equal(table.weight, words[500:2500])
 
 
-def test_every_code_is_the_nearest_block_and_more_codes_are_nearer() -> None:
+def test_every_code_is_the_nearest_block_and_more_codes_are_nearer():
     torch.manual_seed(1)
     words = torch.randn(2000, 8)
     errors = []
@@ -67,7 +67,7 @@ def test_every_code_is_the_nearest_block_and_more_codes_are_nearer() -> None:
     assert errors[-1] < 0.01 * 8 < errors[0]  # a number alone among 256 is almost exact
 
 
-def test_codes_of_two_bytes() -> None:
+def test_codes_of_two_bytes():
     """More centroids than a byte numbers: all of them are used, the error falls, and a table of as many rows
     comes back as it is."""
     torch.manual_seed(1)
@@ -82,7 +82,7 @@ def test_codes_of_two_bytes() -> None:
     assert torch.equal(two(torch.tensor([[5, 7]])), two.weight[[5, 7]].unsqueeze(0))
 
 
-def test_tokens_with_more_weight_are_nearer() -> None:
+def test_tokens_with_more_weight_are_nearer():
     torch.manual_seed(1)
     words, weights = torch.randn(2000, 8), torch.ones(2000)
     weights[:300] = 50
@@ -93,7 +93,7 @@ def test_tokens_with_more_weight_are_nearer() -> None:
     assert error(weighed, words)[300:].mean() > error(plain, words)[300:].mean()
 
 
-def test_a_code_counts_as_a_number() -> None:
+def test_a_code_counts_as_a_number():
     spec = recipe.Bert(kind="bert", layers=1, width=384, heads=12, pq_bytes=64)
     counted = kinds.parameters(bert.build(bert.shape(spec, 30_522, 0, 384, None)))
     assert counted["embedding"] == 30_522 * 64 + 256 * 384 + 512 * 384 + 2 * 384 + 2 * 384
@@ -106,7 +106,7 @@ def test_a_code_counts_as_a_number() -> None:
     assert kinds.parameters(still)["total"] == 1000 * 64 + 256 * 256 + 1000
 
 
-def test_only_the_book_learns() -> None:
+def test_only_the_book_learns():
     table = made(300, 8, 4)
     table(torch.tensor([[1, 2, 2]])).sum().backward()
     touched = table.book.weight.grad.abs().sum(1).nonzero().flatten().tolist()
@@ -117,7 +117,7 @@ def test_only_the_book_learns() -> None:
     assert head.count(table) == 300 * 4 + 256 * 8
 
 
-def test_codes_that_do_not_divide_the_width() -> None:
+def test_codes_that_do_not_divide_the_width():
     shapes = (
         lambda: bert.shape(
             recipe.Bert(kind="bert", layers=1, width=24, heads=2, pq_bytes=5), 300, 0, 384, None

@@ -36,7 +36,7 @@ def constants(student: Any) -> dict[str, np.ndarray]:
     return {each.name: numpy_helper.to_array(each) for each in graph.build(student).graph.initializer}
 
 
-def test_a_graph_that_names_no_weights_is_refused() -> None:
+def test_a_graph_that_names_no_weights_is_refused():
     with pytest.raises(UserError) as caught:
         graph.read_back({"parameter_1": np.zeros((90, 32), np.float32)}, SHAPE, "bundles/x")
     fact = "its graph has no model.embeddings.word_embeddings.weight, so its weights cannot be read back"
@@ -60,13 +60,13 @@ def test_a_graph_that_names_no_weights_is_refused() -> None:
         ),
     ],
 )
-def test_constants_of_other_sizes_are_refused(change: dict[str, Any], says: str) -> None:
+def test_constants_of_other_sizes_are_refused(change: dict[str, Any], says: str):
     with pytest.raises(CheckFailed) as caught:
         graph.read_back(constants(make_bert()), {**SHAPE, **change}, "bundles/x")
     assert str(caught.value) == f"bundles/x: {says}; {GET_AGAIN}"
 
 
-def test_a_layer_too_many_is_not_there() -> None:
+def test_a_layer_too_many_is_not_there():
     with pytest.raises(UserError, match="cannot be read back"):
         graph.read_back(
             constants(make_bert()),

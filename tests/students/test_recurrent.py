@@ -3,7 +3,6 @@ its weights."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,14 +83,14 @@ def columns(source: str, **spec: Any) -> dict[str, int]:
         ("MiniLM", 256, 64_305_536, 64_107_776),
     ],
 )
-def test_embedding_columns(source: str, bottleneck: int | None, embedding: int, words: int) -> None:
+def test_embedding_columns(source: str, bottleneck: int | None, embedding: int, words: int):
     counted = columns(source, bottleneck=bottleneck)
     assert (counted["embedding"], counted["words"]) == (embedding, words)
 
 
 @pytest.mark.parametrize("layers", [3, 6, 12])
 @pytest.mark.parametrize("times", [None, 1, 4])
-def test_encoder_columns_do_not_know_how_often(layers: int, times: int | None) -> None:
+def test_encoder_columns_do_not_know_how_often(layers: int, times: int | None):
     assert columns("XLM-R", layers=layers, repeats=times)["encoder"] == 7_087_872 * layers
     counted = columns("MiniLM", layers=layers, repeats=times, bottleneck=128)
     assert counted["encoder"] == 1_774_464 * layers
@@ -133,7 +132,7 @@ def some(pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     ("kind", "pad", "counted"), [("xlm-roberta", 1, "pad"), ("roberta", 0, "pad"), ("bert", 0, "zero")]
 )
 @pytest.mark.parametrize("pooling", ["mean", "cls_pooler"])
-def test_all_the_layers_once_is_the_source(kind: str, pad: int, counted: str, pooling: str) -> None:
+def test_all_the_layers_once_is_the_source(kind: str, pad: int, counted: str, pooling: str):
     source = tiny(kind, pad)
     student = made(source, pad, counted, layers=4, pooling=pooling)
     ids, mask = some(pad)
@@ -148,7 +147,7 @@ def test_all_the_layers_once_is_the_source(kind: str, pad: int, counted: str, po
         assert torch.allclose(full.encoded(ids, mask)[0][mask == 1], theirs[0][mask == 1], atol=1e-4)
 
 
-def test_the_unit_cycles() -> None:
+def test_the_unit_cycles():
     """1 2 1 2, not 1 1 2 2; counted by hand over the source's own layers."""
     source, (ids, mask) = tiny("bert", 0), some(0)
     student = made(source, 0, "zero", layers=[3, 1])
@@ -161,13 +160,13 @@ def test_the_unit_cycles() -> None:
         assert torch.allclose(student.encoded(ids[:1], mask[:1])[0], expected, atol=1e-6)
 
 
-def test_positions_by_hand() -> None:
+def test_positions_by_hand():
     ids = torch.tensor([[7, 8, 1, 9, 1], [7, 1, 1, 1, 1]])
     assert bert_layers.position_ids(ids, 1).tolist() == [[2, 3, 1, 4, 1], [2, 1, 1, 1, 1]]
     assert bert_layers.position_ids(ids - 1, 0).tolist() == [[1, 2, 0, 3, 0], [1, 0, 0, 0, 0]]
 
 
-def test_fresh_tables_are_the_papers() -> None:
+def test_fresh_tables_are_the_papers():
     source = tiny("xlm-roberta", 1)
     torch.manual_seed(0)
     student = made(
@@ -192,19 +191,19 @@ def test_fresh_tables_are_the_papers() -> None:
         ({"bottleneck": 769}, "student.bottleneck: 769"),
     ],
 )
-def test_what_cannot_be(spec: dict[str, Any], says: str) -> None:
+def test_what_cannot_be(spec: dict[str, Any], says: str):
     with pytest.raises(UserError, match=says):
         columns("XLM-R", **spec)
 
 
-def test_no_positions_behind_the_padding_id() -> None:
+def test_no_positions_behind_the_padding_id():
     spec = recipe.Recurrent(kind="recurrent")
     with pytest.raises(UserError, match="padding id 600 in a table of 514"):
         recurrent.shape(spec, 900, 600, 768, of_shape(SOURCES["XLM-R"][0], "pad"))
 
 
 @pytest.mark.parametrize("precision", precisions.PRECISIONS)
-def test_a_graph_holds_the_unit_once(precision: str) -> None:
+def test_a_graph_holds_the_unit_once(precision: str):
     def bytes_of(model: onnx.ModelProto) -> int:
         return sum(numpy_helper.to_array(constant).nbytes for constant in model.graph.initializer)
 
@@ -219,7 +218,7 @@ def test_a_graph_holds_the_unit_once(precision: str) -> None:
     assert len(set(names)) == len(names)
 
 
-def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path: Path) -> None:
+def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path):
     """Trained from an assistant that counts positions from padding, behind a trimmed and narrow table;
     exported in all precisions."""
     assistant = plain_model(tmp_path / "assistant", "xlm-roberta", unigram(), num_hidden_layers=4)

@@ -73,7 +73,7 @@ def encoder(folder: Path, kind: str, words: Any = None, **sizes: Any) -> Path:
 class Started:
     """An untrained student, built as training builds it, and its source as transformers opens it."""
 
-    def __init__(self, world: World, source: Path, **student: Any) -> None:
+    def __init__(self, world: World, source: Path, **student: Any):
         head = {"head": "linear", "dims": WIDTH}  # keeps the width, so it starts as the identity
         given = {
             "kind": "bert",
@@ -121,7 +121,7 @@ def least_cosine(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_layers_are_the_source_itself(world: World, sources: Any, kind: str) -> None:
+def test_all_layers_are_the_source_itself(world: World, sources: Any, kind: str):
     """In torch and in the graph; a text alone gives what it gives in a batch; the embedding layer is the
     source's too."""
     started, (model, tokenizer) = Started(world, sources(kind)), opened(sources(kind))
@@ -157,7 +157,7 @@ def graph_runner(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_chosen_layers_are_those_layers(world: World, sources: Any, kind: str) -> None:
+def test_chosen_layers_are_those_layers(world: World, sources: Any, kind: str):
     """The third, then the first."""
     started, (model, tokenizer) = Started(world, sources(kind), layers=[2, 0]), opened(sources(kind))
     owner = model.transformer if kind == "distilbert" else model.encoder
@@ -167,7 +167,7 @@ def test_chosen_layers_are_those_layers(world: World, sources: Any, kind: str) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_codes_and_a_trimmed_vocabulary(world: World, sources: Any, kind: str) -> None:
+def test_codes_and_a_trimmed_vocabulary(world: World, sources: Any, kind: str):
     """Codes are exact for up to 256 tokens; texts of kept tokens are embedded as before."""
     kept, whole = sentences(40, seed=0), KINDS[kind] is byte_bpe
     started = Started(world, sources(kind), pq_bytes=20, **({} if whole else {"trim": {}}))
@@ -183,7 +183,7 @@ def test_codes_and_a_trimmed_vocabulary(world: World, sources: Any, kind: str) -
     assert least_cosine(factorized.embed(), pooled(model, tokenizer)) > 0.9999
 
 
-def test_a_narrow_start_keeps_relative_positions(world: World, sources: Any, tmp_path: Path) -> None:
+def test_a_narrow_start_keeps_relative_positions(world: World, sources: Any, tmp_path):
     """Three of MPNet's four heads, the same ones in all layers, with what they add by distance."""
     model, tokenizer = opened(sources("mpnet"))
     model.encoder.relative_attention_bias.weight.data *= 30
@@ -196,7 +196,7 @@ def test_a_narrow_start_keeps_relative_positions(world: World, sources: Any, tmp
     assert near.min() > 0.8 and near.mean() > far.mean() + 0.01, (near, far)
 
 
-def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp_path: Path) -> None:
+def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp_path):
     """Two layers of an XLM-R, 40 wide and with its own trimmed tokenizer, learn from a BERT of 32; then its
     run is a source itself."""
     xlmr = str(sources("xlm-roberta"))
@@ -244,20 +244,20 @@ ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_what_cannot_be(world: World, sources: Any, name: str) -> None:
+def test_what_cannot_be(world: World, sources: Any, name: str):
     kind, student, says = ERRORS[name]
     with pytest.raises(UserError, match=says):
         Started(world, sources(kind), **student)
 
 
-def test_an_unknown_architecture_names_the_known(world: World, tmp_path: Path) -> None:
+def test_an_unknown_architecture_names_the_known(world: World, tmp_path):
     folder = encoder(tmp_path / "albert", "albert", wordpiece(), embedding_size=16)
     with pytest.raises(UserError, match="student.weights: .* is albert, and .* BERT, .*XLM-R"):
         Started(world, folder)
 
 
 @pytest.mark.parametrize("rows", [150, 2_000])
-def test_a_vocabulary_that_is_not_the_tokenizers(world: World, tmp_path: Path, rows: int) -> None:
+def test_a_vocabulary_that_is_not_the_tokenizers(world: World, tmp_path, rows: int):
     """Fewer rows than tokens, or many more; weights whose tokenizer lies elsewhere too. A few spare rows are
     fine."""
     words = wordpiece()

@@ -24,7 +24,7 @@ PIECES = 30_522
 )
 def test_bert_counts(
     width: int, layers: int, heads: int, intermediate: int, embedding: int, encoder: int, pooler: int
-) -> None:
+):
     spec = recipe.Bert(
         kind="bert", layers=layers, width=width, heads=heads, intermediate=intermediate, pooling="cls_pooler"
     )
@@ -38,7 +38,7 @@ def test_bert_counts(
     }
 
 
-def test_sra_counts() -> None:
+def test_sra_counts():
     """§3.4: BiLSTM 300 → 512×2, FC 1024 → 768 without bias: 4,120,576 without the embedding table."""
     spec = recipe.BiLSTM(kind="bilstm", width=300, hidden=512, dims=768)
     counted = kinds.parameters(bilstm.build(bilstm.shape(spec, PIECES, 0, 768)))
@@ -50,7 +50,7 @@ def test_sra_counts() -> None:
     )
 
 
-def test_static_counts() -> None:
+def test_static_counts():
     spec = recipe.Static(kind="static", width=64)
     counted = kinds.parameters(static.build(kind.table_shape(spec, PIECES, 0, 384)))
     assert counted == {"embedding": PIECES * 65, "encoder": 0, "head": 0, "total": PIECES * 65}
@@ -66,7 +66,7 @@ def make_static() -> static.StaticStudent:
     return student
 
 
-def test_a_static_student_by_hand() -> None:
+def test_a_static_student_by_hand():
     student = make_static()
     student.weights.data = torch.tensor([9.0, 2.0, 0.5, 7.0])
     ids, mask = torch.tensor([[1, 2, 3]]), torch.tensor([[1, 1, 0]])
@@ -82,7 +82,7 @@ def test_a_static_student_by_hand() -> None:
     ]
 
 
-def test_a_static_students_gradient_is_the_same_bytes_each_time() -> None:
+def test_a_static_students_gradient_is_the_same_bytes_each_time():
     """Enough tokens that torch sums in several threads; those of an index come in any order."""
     torch.manual_seed(0)
     student = static.build({"vocabulary_size": 50, "pad": 0, "width": 8, "head": None, "tanh": False})
@@ -99,7 +99,7 @@ def test_a_static_students_gradient_is_the_same_bytes_each_time() -> None:
     assert all(torch.equal(a, b) for pair in found[1:] for a, b in zip(found[0], pair, strict=True))
 
 
-def test_sif_weights_by_hand() -> None:
+def test_sif_weights_by_hand():
     student = make_static()
     static.set_sif_weights(student, torch.tensor([0, 999, 1, 0]))
     assert torch.allclose(student.weights, torch.tensor([1, 0.001 / 1.0, 0.001 / 0.002, 1]))
@@ -107,7 +107,7 @@ def test_sif_weights_by_hand() -> None:
     assert student.weights.tolist() == [1, 1, 1, 1]
 
 
-def test_a_static_head_leads_reduced_rows_back() -> None:
+def test_a_static_head_leads_reduced_rows_back():
     torch.manual_seed(0)
     words = torch.randn(30, 3) @ torch.randn(3, 8) + 2.0
     spec = recipe.Static(kind="static", width=3, head="linear", head_bias=True)
@@ -117,7 +117,7 @@ def test_a_static_head_leads_reduced_rows_back() -> None:
     assert torch.allclose(one, (words - words.mean(0))[1:], atol=1e-4)
 
 
-def test_even_layers() -> None:
+def test_even_layers():
     from transformers import BertConfig
 
     twelve = BertConfig(num_hidden_layers=12)
@@ -128,7 +128,7 @@ def test_even_layers() -> None:
     assert layers == {1: [11], 2: [5, 11], 4: [2, 5, 8, 11], 12: list(range(12))}
 
 
-def test_pca_of_a_table_keeps_its_inner_products_best() -> None:
+def test_pca_of_a_table_keeps_its_inner_products_best():
     torch.manual_seed(0)
     words = torch.randn(200, 4) @ torch.randn(4, 10)
     reduced, centred = embedding_tables.reduce_width(words, 4), words - words.mean(0)
@@ -150,5 +150,5 @@ MASK = torch.tensor([[1, 1, 0]])
         ("weighted_mean", [7 / 3, -7 / 3]),
     ],
 )
-def test_pooling_by_hand(mode: str, expected: list[float]) -> None:
+def test_pooling_by_hand(mode: str, expected: list[float]):
     assert torch.allclose(pool(TOKENS, MASK, mode), torch.tensor([expected]))

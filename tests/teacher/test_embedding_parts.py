@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World
 
 
-def test_a_killed_pass_goes_on(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_pass_goes_on(world: World, tmp_path, monkeypatch):
     session = Session(data=world.data, cache_folder=tmp_path)
     spec = recipe.parse(world.recipe(), "tiny")
     assert spec.rows is not None

@@ -47,9 +47,7 @@ def rows(world: World) -> np.ndarray:
 
 @pytest.mark.parametrize("hashed", [True, False], ids=["hashes", "texts"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_several_files_of_hashes_or_texts(
-    world: World, tmp_path: Path, rows: np.ndarray, hashed: bool, dtype: Any
-) -> None:
+def test_several_files_of_hashes_or_texts(world: World, tmp_path, rows: np.ndarray, hashed: bool, dtype: Any):
     pattern = written(tmp_path, 3 * rows, hashed, dtype)
     found = opened(world, pattern, text_column="key", embedding_column="v")
     assert np.abs(found.embed(TEXTS[::-1]) - rows[::-1]).max() < 1e-3
@@ -57,7 +55,7 @@ def test_several_files_of_hashes_or_texts(
         found.embed([TEXTS[0], "else"])
 
 
-def test_they_are_compared_with_the_model(world: World, tmp_path: Path, rows: np.ndarray) -> None:
+def test_they_are_compared_with_the_model(world: World, tmp_path, rows: np.ndarray):
     of = {"text_column": "key", "embedding_column": "v", "model": str(world.teacher), "max_tokens": 32}
     lines = list[str]()
     found = opened(world, written(tmp_path, rows), **of)
@@ -75,7 +73,7 @@ def test_they_are_compared_with_the_model(world: World, tmp_path: Path, rows: np
         opened(world, written(tmp_path, rows[:, :16]), **of).embed(TEXTS)
 
 
-def test_what_others_wrote_wrongly(world: World, tmp_path: Path, rows: np.ndarray) -> None:
+def test_what_others_wrote_wrongly(world: World, tmp_path, rows: np.ndarray):
     of = {"text_column": "key", "embedding_column": "v"}
     pattern = written(tmp_path, rows)
     shorter = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(8, np.float32)), 8)
@@ -96,9 +94,7 @@ def test_what_others_wrote_wrongly(world: World, tmp_path: Path, rows: np.ndarra
         opened(world, tmp_path / "none*.parquet")
 
 
-def test_a_cache_that_was_written_out_trains_the_same_student(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_was_written_out_trains_the_same_student(world: World, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("edgedistill.data.corpus.SHARD", 200)
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))

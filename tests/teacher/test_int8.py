@@ -75,7 +75,7 @@ def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.asarray((one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1))
 
 
-def near(quantized: encoder.TeacherEncoder, exact: encoder.TeacherEncoder) -> None:
+def near(quantized: encoder.TeacherEncoder, exact: encoder.TeacherEncoder):
     """Unit and raw embeddings of texts of several lengths, in the order of the texts, are near and not the
     same."""
     texts = [*sentences(20, seed=4), "a", "the old man " * 40]
@@ -92,12 +92,12 @@ def near(quantized: encoder.TeacherEncoder, exact: encoder.TeacherEncoder) -> No
 
 
 @pytest.mark.parametrize("pooling", CHAINS)
-def test_every_chain_is_near_fp32(world: World, tmp_path: Path, pooling: str) -> None:
+def test_every_chain_is_near_fp32(world: World, tmp_path, pooling: str):
     folder = chained(world, tmp_path / "t", pooling)
     near(opened(folder, prompt_name="query"), opened(folder, "fp32", prompt_name="query"))
 
 
-def test_a_traced_decoder_with_rms_norm_is_near_fp32_and_pools_its_last_token(tmp_path: Path) -> None:
+def test_a_traced_decoder_with_rms_norm_is_near_fp32_and_pools_its_last_token(tmp_path):
     from transformers import Qwen3Config, Qwen3Model
 
     sizes = {
@@ -119,7 +119,7 @@ def test_a_traced_decoder_with_rms_norm_is_near_fp32_and_pools_its_last_token(tm
     )
 
 
-def test_a_run_as_an_int8_teacher(world: World, tmp_path: Path) -> None:
+def test_a_run_as_an_int8_teacher(world: World, tmp_path):
     spec = recipe.parse(
         world.recipe(stages=[{"name": "a", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}]), "test"
     )
@@ -133,7 +133,7 @@ def test_a_run_as_an_int8_teacher(world: World, tmp_path: Path) -> None:
     )
 
 
-def test_the_graph_is_made_once_and_again_where_it_is_damaged(world: World, tmp_path: Path) -> None:
+def test_the_graph_is_made_once_and_again_where_it_is_damaged(world: World, tmp_path):
     lines: list[str] = []
     session = Session(cache_folder=tmp_path / "cache", log=lines.append)
     for _ in range(2):
@@ -150,9 +150,7 @@ def test_the_graph_is_made_once_and_again_where_it_is_damaged(world: World, tmp_
     assert np.array_equal(again.embed(sentences(3)), before)
 
 
-def test_the_key_has_what_decides_the_bytes(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_has_what_decides_the_bytes(world: World, tmp_path, monkeypatch):
     first = opened(world.teacher).identity()
     assert first["dtype"] == "torch.int8" and first == opened(world.teacher).identity()
     assert first["int8"].keys() == {"format", "onnxruntime", "samples"}
@@ -165,7 +163,7 @@ def test_the_key_has_what_decides_the_bytes(
     assert opened(world.teacher).identity()["int8"]["onnxruntime"] == "9.8"
 
 
-def test_all_roles_share_a_graph(world: World, tmp_path: Path) -> None:
+def test_all_roles_share_a_graph(world: World, tmp_path):
     """It takes minutes for twelve layers; the embeddings have keys of their own."""
     teacher = opened(world.teacher, query_prompt="the cat ")
     asked, session = teacher.in_role("query"), Session(device="cpu", cache_folder=tmp_path)
@@ -177,9 +175,7 @@ def test_all_roles_share_a_graph(world: World, tmp_path: Path) -> None:
     assert asked.identity() == {**teacher.identity(), "prompt": "the cat "}
 
 
-def test_a_teacher_that_loses_too_much_is_refused(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_teacher_that_loses_too_much_is_refused(world: World, tmp_path, monkeypatch):
     monkeypatch.setitem(PRECISIONS, "int8", PRECISIONS["int8"]._replace(single_cosine=0.99999))
     texts = corpus.build(recipe.Rows(files=["texts.txt"]), Session(data=world.data, cache_folder=tmp_path), 0)
     says = (
@@ -191,7 +187,7 @@ def test_a_teacher_that_loses_too_much_is_refused(
     assert not list(tmp_path.rglob("*.onnx")) and not list((tmp_path / "teachers").glob("*"))
 
 
-def test_a_teacher_without_a_graph_runs_in_torch_and_is_refused_in_int8(tmp_path: Path) -> None:
+def test_a_teacher_without_a_graph_runs_in_torch_and_is_refused_in_int8(tmp_path):
     from transformers import Gemma3TextConfig, Gemma3TextModel
 
     sizes = {
@@ -223,7 +219,7 @@ def test_a_teacher_without_a_graph_runs_in_torch_and_is_refused_in_int8(tmp_path
     assert cosines(exact.embed_ids([ids[0]]), expected)[0] > 0.99999
 
 
-def test_cuda_is_refused_before_anything_is_embedded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_is_refused_before_anything_is_embedded(world: World, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     other = {"model": str(world.teacher), "max_tokens": 5, "dtype": "int8"}
     own = {**world.recipe()["teacher"], "dtype": "int8"}

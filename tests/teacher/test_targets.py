@@ -46,7 +46,7 @@ def distances(rows: np.ndarray) -> np.ndarray:
     return np.linalg.norm(rows[:, None] - rows[None], axis=-1)[np.triu_indices(len(rows), 1)]
 
 
-def test_pca_finds_the_plane_of_the_points() -> None:
+def test_pca_finds_the_plane_of_the_points():
     plane = DRAW.standard_normal((300, 2)) * [3.0, 1.0]
     lifted = plane @ ROTATION[:2] + 5 * ROTATION[3]
     found = pca(lifted, 2)
@@ -54,7 +54,7 @@ def test_pca_finds_the_plane_of_the_points() -> None:
     assert found(lifted).std(0)[0] > found(lifted).std(0)[1]
 
 
-def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
+def test_pca_scales_directions_by_a_power_of_their_variance():
     """−½ is scikit-learn's whitening but for scale and signs; leading back, a direction keeps its place and
     is as long as without."""
     from sklearn.decomposition import PCA
@@ -80,7 +80,7 @@ def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
     assert np.allclose(gram(away(POINTS)), gram(back(POINTS)))
 
 
-def test_pca_is_scikit_learns_but_for_signs() -> None:
+def test_pca_is_scikit_learns_but_for_signs():
     from sklearn.decomposition import PCA
 
     other = PCA(5, svd_solver="full").fit(POINTS)
@@ -88,13 +88,13 @@ def test_pca_is_scikit_learns_but_for_signs() -> None:
     assert np.allclose(np.abs(found(POINTS)), np.abs(other.transform(POINTS)))
 
 
-def test_signs_are_fixed() -> None:
+def test_signs_are_fixed():
     found = pca(POINTS, 5)
     assert np.allclose(fix_signs(-found.weight), found.weight)
     assert (found.weight[np.abs(found.weight).argmax(0), range(5)] > 0).all()
 
 
-def test_ridge_recovers_a_linear_student_and_shrinks_with_strength() -> None:
+def test_ridge_recovers_a_linear_student_and_shrinks_with_strength():
     from sklearn.linear_model import Ridge
 
     weight, bias = DRAW.standard_normal((12, 5)), DRAW.standard_normal(5)
@@ -107,7 +107,7 @@ def test_ridge_recovers_a_linear_student_and_shrinks_with_strength() -> None:
     assert np.allclose(strong.bias, other.intercept_)
 
 
-def test_procrustes_recovers_a_rotation_and_keeps_cosines() -> None:
+def test_procrustes_recovers_a_rotation_and_keeps_cosines():
     turn = procrustes(POINTS, POINTS @ ROTATION)
     assert np.allclose(turn, ROTATION)
     student = DRAW.standard_normal((400, 12))
@@ -116,7 +116,7 @@ def test_procrustes_recovers_a_rotation_and_keeps_cosines() -> None:
     assert np.linalg.norm(POINTS @ turn - student) <= np.linalg.norm(POINTS - student)
 
 
-def test_what_cannot_be_fitted() -> None:
+def test_what_cannot_be_fitted():
     for fields, says in [
         ({}, "targets.dims: 5, and without `reduce` the teacher's embeddings keep 12 dimensions"),
         (
@@ -147,9 +147,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(
-    world: World, tmp_path: Path, way: str
-) -> None:
+def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: World, tmp_path, way: str):
     """One recipe trains on targets, one exports the teacher that makes them: the same maps, the same vectors,
     in every precision."""
     looks = way != "pca"
@@ -179,7 +177,7 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(
         assert (opened.encode(texts.texts(rows)) * wanted).sum(1).min() > least
 
 
-def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
+def test_alignment_begins_nearer(world: World, tmp_path):
     """Before a single step, aligned targets are closer to the initial student's embeddings; their rank order
     is unchanged."""
     found = {}
@@ -206,7 +204,7 @@ def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
     assert spearmanr(found["procrustes"][1], found["none"][1]).statistic > 0.9999
 
 
-def test_targets_outlive_a_kill(world: World, tmp_path: Path) -> None:
+def test_targets_outlive_a_kill(world: World, tmp_path):
     """A resumed run reads the maps that were kept, whatever it would fit now."""
     changes = {"student": BARE, "targets": WAYS["pca"]}
     spec = recipe.parse(world.recipe(**changes), "test")
@@ -218,7 +216,7 @@ def test_targets_outlive_a_kill(world: World, tmp_path: Path) -> None:
     assert torch.equal(load_file(tmp_path / "a/targets/targets.safetensors")["weight"], torch.eye(32, 16))
 
 
-def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path: Path) -> None:
+def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path):
     """bench takes the teacher itself, never its reduction, as the measure of what is kept."""
     from edgedistill.evaluation import bench, speed
     from tests.training.test_train import suite_of
@@ -273,7 +271,7 @@ def built(world: World) -> corpus.Corpus:
     return corpus.build(spec.rows, Session(data=world.data), 0)
 
 
-def test_precomputed_embeddings_are_matched_text_by_text(world: World, tmp_path: Path) -> None:
+def test_precomputed_embeddings_are_matched_text_by_text(world: World, tmp_path):
     import pyarrow as pa
 
     texts = built(world)
@@ -301,7 +299,7 @@ def test_precomputed_embeddings_are_matched_text_by_text(world: World, tmp_path:
         )
 
 
-def test_a_student_of_a_closed_teacher(world: World, tmp_path: Path) -> None:
+def test_a_student_of_a_closed_teacher(world: World, tmp_path):
     """No weights at all: a file of vectors, a tokenizer learned or borrowed, a word table from random."""
     spec = closed(world, tmp_path / "data")
     words = tmp_path / "words"
@@ -313,10 +311,10 @@ def test_a_student_of_a_closed_teacher(world: World, tmp_path: Path) -> None:
     assert bundle.load(tmp_path / "b").manifest["teacher"] == Path(spec["embeddings"]).name
 
 
-def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) -> None:
+def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path):
     texts, all_of_them = built(world), sentences(440)
 
-    def refused(match: str, **spec: Any) -> None:
+    def refused(match: str, **spec: Any):
         before = sorted((files.own_cache() / "teachers").glob("*"))
         with pytest.raises(UserError, match=match):
             TeacherPass(
@@ -362,7 +360,7 @@ def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) 
 # Matryoshka, on the whole way
 
 
-def test_a_matryoshka_student_may_be_cut(world: World, tmp_path: Path) -> None:
+def test_a_matryoshka_student_may_be_cut(world: World, tmp_path):
     objective = {"kind": "matryoshka", "dims": [4, 8, 16], "objective": {"kind": "cosine"}}
     stage = {"name": "a", "objective": objective, "steps": 3, "batch": 8}
     texts = sentences(60, seed=9)
@@ -383,7 +381,7 @@ def test_a_matryoshka_student_may_be_cut(world: World, tmp_path: Path) -> None:
         )
 
 
-def test_targets_fit_the_student(world: World, tmp_path: Path) -> None:
+def test_targets_fit_the_student(world: World, tmp_path):
     for width, way, says in [
         (20, "pca", "compares coordinates, the student has 20 and the teacher 16"),
         (20, "aligned", "compares coordinates"),
@@ -410,9 +408,7 @@ REDUCED: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("kind", "fact"), [("all the same", "all the same"), ("zeros", "all the same"), ("nan", "not finite")]
 )
-def test_nothing_is_fitted_on_embeddings_without_directions(
-    spec: dict[str, Any], kind: str, fact: str
-) -> None:
+def test_nothing_is_fitted_on_embeddings_without_directions(spec: dict[str, Any], kind: str, fact: str):
     """Maps of what rounding leaves would be finite, and their targets noise of unit length."""
     rows = {
         "all the same": np.repeat(POINTS[:1], 400, 0),

@@ -30,7 +30,7 @@ def load(folder: Path, **options: object) -> encoder.TeacherEncoder:
     )
 
 
-def test_equals_sentence_transformers(world: World) -> None:
+def test_equals_sentence_transformers(world: World):
     from sentence_transformers import SentenceTransformer
 
     texts = [*sentences(50, seed=2), *ODD]
@@ -49,7 +49,7 @@ def load_plain(world: World, pooling: str) -> encoder.TeacherEncoder:
     return load(folder, pooling=pooling)
 
 
-def test_a_plain_model_needs_a_pooling_and_the_other_brings_its_own(world: World) -> None:
+def test_a_plain_model_needs_a_pooling_and_the_other_brings_its_own(world: World):
     assert (
         np.abs(load_plain(world, "mean").embed(sentences(9)) - load(world.teacher).embed(sentences(9))).max()
         < 1e-6
@@ -60,7 +60,7 @@ def test_a_plain_model_needs_a_pooling_and_the_other_brings_its_own(world: World
         load(world.teacher, pooling="cls")
 
 
-def test_prompts(world: World, tmp_path: Path) -> None:
+def test_prompts(world: World, tmp_path):
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)
     files.write_json(
@@ -78,7 +78,7 @@ def count_cached(teacher: encoder.TeacherEncoder, texts: corpus.Corpus, session:
     return len(texts) - embedding_cache.TeacherPass(teacher, texts, session).missing
 
 
-def test_roles_share_the_cache_where_they_share_the_prompt(world: World, tmp_path: Path) -> None:
+def test_roles_share_the_cache_where_they_share_the_prompt(world: World, tmp_path):
     """Also with a teacher whose prompt for all texts is the same; keys from before there were roles stay."""
     built = corpus.build(recipe.Rows(files=["texts.txt"], held_out=40), Session(data=world.data), 0)
     session = Session(cache_folder=tmp_path)
@@ -99,7 +99,7 @@ def test_roles_share_the_cache_where_they_share_the_prompt(world: World, tmp_pat
         opened.in_role("querry")
 
 
-def test_a_prompt_that_is_not_pooled_is_refused(world: World, tmp_path: Path) -> None:
+def test_a_prompt_that_is_not_pooled_is_refused(world: World, tmp_path):
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)
     pooling = folder / "1_Pooling/config.json"
@@ -120,9 +120,7 @@ def test_a_prompt_that_is_not_pooled_is_refused(world: World, tmp_path: Path) ->
     assert load(folder, document_prompt="").prompts == ("", "", "")
 
 
-def test_a_model_that_changes_while_it_is_open_is_not_cached(
-    world: World, built: corpus.Corpus, tmp_path: Path
-) -> None:
+def test_a_model_that_changes_while_it_is_open_is_not_cached(world: World, built: corpus.Corpus, tmp_path):
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)
     loaded = load(folder)
@@ -138,7 +136,7 @@ def test_a_model_that_changes_while_it_is_open_is_not_cached(
     assert found.folder != embedding_cache.TeacherPass(load(world.teacher), built, QUIET).open().folder
 
 
-def test_the_run_of_a_reduced_teacher_is_known_by_its_maps(world: World, tmp_path: Path) -> None:
+def test_the_run_of_a_reduced_teacher_is_known_by_its_maps(world: World, tmp_path):
     keys = []
     for seed in (0, 1):
         targets = {"reduce": {"kind": "pca", "centre": bool(seed)}, "dims": 16}
@@ -150,7 +148,7 @@ def test_the_run_of_a_reduced_teacher_is_known_by_its_maps(world: World, tmp_pat
     assert keys[0] != keys[1]
 
 
-def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
+def test_unusable_teachers_are_refused(world: World, tmp_path):
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)
     (folder / "model.safetensors").unlink()
@@ -188,7 +186,7 @@ def built(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> corp
     return corpus.build(recipe.Rows(files=["texts.txt"], held_out=40), Session(data=world.data), 0)
 
 
-def test_shards_hold_the_embeddings_and_are_written_once(world: World, built: corpus.Corpus) -> None:
+def test_shards_hold_the_embeddings_and_are_written_once(world: World, built: corpus.Corpus):
     said: list[str] = []
     found = embedding_cache.TeacherPass(load(world.teacher), built, Session(log=said.append)).open()
     found.shard = 100
@@ -202,7 +200,7 @@ def test_shards_hold_the_embeddings_and_are_written_once(world: World, built: co
     assert len(said) == heard
 
 
-def test_embeddings_are_kept_as_they_are_asked_for(world: World, built: corpus.Corpus) -> None:
+def test_embeddings_are_kept_as_they_are_asked_for(world: World, built: corpus.Corpus):
     """Of unit length, or as the model returns them: by the values, not only by the key."""
     loaded, rows = load(world.teacher), np.arange(50)
     for unit in (True, False):
@@ -211,9 +209,7 @@ def test_embeddings_are_kept_as_they_are_asked_for(world: World, built: corpus.C
         assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-2) == unit
 
 
-def test_a_kill_costs_one_shard_and_a_damaged_shard_is_embedded_again(
-    world: World, built: corpus.Corpus
-) -> None:
+def test_a_kill_costs_one_shard_and_a_damaged_shard_is_embedded_again(world: World, built: corpus.Corpus):
     loaded = load(world.teacher)
     embed, calls = loaded.embed, []
 
@@ -237,9 +233,7 @@ def test_a_kill_costs_one_shard_and_a_damaged_shard_is_embedded_again(
     assert shard.read_bytes() == before
 
 
-def test_a_text_is_not_embedded_again_for_another_corpus(
-    world: World, built: corpus.Corpus, tmp_path: Path
-) -> None:
+def test_a_text_is_not_embedded_again_for_another_corpus(world: World, built: corpus.Corpus, tmp_path):
     loaded, said = load(world.teacher), list[str]()
     embedding_cache.TeacherPass(loaded, built, QUIET).open()
     (tmp_path / "more.txt").write_text(
@@ -253,9 +247,7 @@ def test_a_text_is_not_embedded_again_for_another_corpus(
     assert np.abs(found[np.arange(180)] - loaded.embed(other.texts(np.arange(180)))).max() < 1e-3
 
 
-def test_the_cache_key_covers_everything_that_determines_the_embeddings(
-    world: World, built: corpus.Corpus
-) -> None:
+def test_the_cache_key_covers_everything_that_determines_the_embeddings(world: World, built: corpus.Corpus):
     folders = {
         embedding_cache.TeacherPass(load(world.teacher, **options), built).folder
         for options in ({}, {"max_tokens": 16}, {"prompt": "x"}, {"dtype": "bf16"})
@@ -263,17 +255,17 @@ def test_the_cache_key_covers_everything_that_determines_the_embeddings(
     assert len(folders) == 4
 
 
-def test_an_incomplete_folder_is_refused(world: World, tmp_path: Path) -> None:
+def test_an_incomplete_folder_is_refused(world: World, tmp_path):
     """transformers would go on with a tokenizer of no pieces, or with a layer drawn at random."""
 
-    def refused(says: str, change: Callable[[Path], object]) -> None:
+    def refused(says: str, change: Callable[[Path], object]):
         folder = tmp_path / says.replace(" ", "-")
         shutil.copytree(world.teacher, folder)
         change(folder)
         with pytest.raises(UserError, match=says):
             encoder.TeacherEncoder(recipe.Teacher(model=str(folder)))
 
-    def one_layer_more(folder: Path) -> None:
+    def one_layer_more(folder: Path):
         files.write_json(
             folder / "config.json", {**files.read_json(folder / "config.json"), "num_hidden_layers": 3}
         )
@@ -285,9 +277,7 @@ def test_an_incomplete_folder_is_refused(world: World, tmp_path: Path) -> None:
     refused("16 of the tensors that config.json asks for are not in its weights", one_layer_more)
 
 
-def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(world: World, monkeypatch):
     on_cpu = encoder.resolve_dtype("auto", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for gpu in (torch.bfloat16, torch.float32):
@@ -300,7 +290,7 @@ def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(
         assert train.accelerator_for(spec, "cpu").bf16 == (on_cpu == torch.bfloat16)
 
 
-def test_a_teacher_that_embeds_everything_as_zeros_is_refused(world: World, built: corpus.Corpus) -> None:
+def test_a_teacher_that_embeds_everything_as_zeros_is_refused(world: World, built: corpus.Corpus):
     loaded = load(world.teacher)
     loaded.embed = lambda texts, device="cpu", unit=True: np.zeros((len(texts), 32), np.float32)  # type: ignore[method-assign]
     with pytest.raises(
@@ -315,7 +305,7 @@ def test_a_teacher_that_embeds_everything_as_zeros_is_refused(world: World, buil
 )
 def test_an_embedding_that_float16_cannot_hold_is_refused(
     world: World, built: corpus.Corpus, value: float, fact: str
-) -> None:
+):
     loaded = load(world.teacher)
     embed, text = loaded.embed, built[142]
 
@@ -344,8 +334,8 @@ def test_an_embedding_that_float16_cannot_hold_is_refused(
     ],
 )
 def test_any_damaged_file_of_the_embeddings(
-    world: World, built: corpus.Corpus, tmp_path: Path, name: str, how: str
-) -> None:
+    world: World, built: corpus.Corpus, tmp_path, name: str, how: str
+):
     """The embeddings stay what they were, and another corpus takes none from what does not match."""
     loaded = load(world.teacher)
     first = embedding_cache.TeacherPass(loaded, built, QUIET).open()

@@ -34,7 +34,7 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
     return TokenPass(made, words, 64, 0, QUIET).open()
 
 
-def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: TokenCache) -> None:
+def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: TokenCache):
     order = BatchOrder(SIZES, tokens, np.arange(300), seed=1)
     seen = [b for number in range(3) for b, _ in order.window(number)]
     assert sorted(np.concatenate(seen).tolist()) == list(range(300))
@@ -43,7 +43,7 @@ def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: TokenCa
     assert [len(batch) for batch in seen] == [10] * 30
 
 
-def test_passes_follow_each_other_without_a_seam(tokens: TokenCache) -> None:
+def test_passes_follow_each_other_without_a_seam(tokens: TokenCache):
     order = BatchOrder(SIZES, tokens, np.arange(300), seed=1)
     drawn = [order.at(step) for step in range(70)]
     assert all((a == b).all() for a, b in zip(drawn[15], order.window(1)[5], strict=True))
@@ -54,7 +54,7 @@ def test_passes_follow_each_other_without_a_seam(tokens: TokenCache) -> None:
     assert np.bincount(seen).max() == 3
 
 
-def test_ids_are_those_of_the_text_padded_and_cut(tokens: TokenCache) -> None:
+def test_ids_are_those_of_the_text_padded_and_cut(tokens: TokenCache):
     ids, mask = tokens.batch(np.array([0, 4]), 64)
     assert ids.tolist() == [[1, 1, 0, 0, 0, 0], [5, 5, 5, 5, 5, 5]]
     assert mask.tolist() == [[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]]
@@ -84,13 +84,13 @@ def test_ids_are_those_of_the_text_padded_and_cut(tokens: TokenCache) -> None:
         ),
     ],
 )
-def test_negatives_of_the_batch_are_of_all_lengths(objective: dict[str, object], window: int) -> None:
+def test_negatives_of_the_batch_are_of_all_lengths(objective: dict[str, object], window: int):
     stage = recipe.Stage.model_validate({"name": "a", "objective": objective})
     assert stage.sorting_window == window
     assert recipe.Stage.model_validate({"name": "a", "objective": objective, "bucket": 7}).sorting_window == 7
 
 
-def test_similar_texts_are_in_groups_and_every_text_comes_once_a_pass(tokens: TokenCache) -> None:
+def test_similar_texts_are_in_groups_and_every_text_comes_once_a_pass(tokens: TokenCache):
     clusters = np.random.default_rng(0).integers(0, 6, 300)
     order = BatchOrder(SIZES, tokens, np.arange(300), 1, groups=Groups(5, clusters))
     seen = [b for number in range(3) for b, _ in order.window(number)]
@@ -102,7 +102,7 @@ def test_similar_texts_are_in_groups_and_every_text_comes_once_a_pass(tokens: To
     assert all((a == b).all() for a, b in zip(order.at(25), again, strict=True))
 
 
-def test_clusters_are_those_of_the_target_embeddings() -> None:
+def test_clusters_are_those_of_the_target_embeddings():
     centres = np.eye(4, 8, dtype=np.float32)
     of = np.random.default_rng(1).integers(0, 4, 200)
     rows = 3 * (centres[of] + 0.05 * np.random.default_rng(2).standard_normal((200, 8)).astype(np.float32))

@@ -35,7 +35,7 @@ STUDENTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", STUDENTS.values(), ids=STUDENTS)
 @pytest.mark.parametrize("layer", ["all", "embeddings"])
-def test_same_embeddings_and_gradients_in_the_order_of_the_texts(changes: dict[str, Any], layer: str) -> None:
+def test_same_embeddings_and_gradients_in_the_order_of_the_texts(changes: dict[str, Any], layer: str):
     torch.manual_seed(0)
     student = (
         bert.build({"config": CONFIG, "pooling": "mean", "head": None, "tanh": False, **changes})
@@ -74,10 +74,10 @@ def test_same_embeddings_and_gradients_in_the_order_of_the_texts(changes: dict[s
 
 
 @pytest.mark.parametrize("lengths", [[12] * 64, [7], [0, 0]])
-def test_texts_of_one_length_are_one_part(lengths: list[int]) -> None:
+def test_texts_of_one_length_are_one_part(lengths: list[int]):
     assert parts(np.array(lengths)) == [len(lengths)]
 
 
-def test_parts_save_padding_where_few_texts_are_long() -> None:
+def test_parts_save_padding_where_few_texts_are_long():
     lengths = np.sort(np.array([10] * 120 + [100] * 8))
     assert parts(lengths) == [118, 128]  # two short ones cost less than a pass

@@ -20,13 +20,13 @@ STAGE = {"name": "distil", "objective": {"kind": "cosine"}, "batch": 32, "learni
 class Machine:
     """A clock on which a step takes so many seconds."""
 
-    def __init__(self, step_seconds: float) -> None:
+    def __init__(self, step_seconds: float):
         self.now, self.step_seconds = 0.0, step_seconds
 
     def monotonic(self) -> float:
         return self.now
 
-    def step(self, *arguments: Any) -> None:
+    def step(self, *arguments: Any):
         self.now += self.step_seconds
 
 
@@ -38,7 +38,7 @@ def trained(
     class Clock:
         monotonic, perf_counter = machine.monotonic, time.perf_counter
 
-    def set_rate(found: Any, stage: Any, rate: float, step: int) -> None:
+    def set_rate(found: Any, stage: Any, rate: float, step: int):
         machine.step()
         rates.append(rate)
         stages.set_learning_rate(found, stage, rate, step)
@@ -50,9 +50,7 @@ def trained(
     return info, rates
 
 
-def test_a_slow_machine_takes_half_the_steps_and_ends_its_schedule(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_machine_takes_half_the_steps_and_ends_its_schedule(world: World, tmp_path, monkeypatch):
     fast, rates = trained(world, tmp_path / "fast", monkeypatch, 1.0, minutes=1)
     slow, slower = trained(world, tmp_path / "slow", monkeypatch, 2.0, minutes=1)
     assert (fast["stages"][0]["steps"], slow["stages"][0]["steps"]) == (60, 30)
@@ -60,9 +58,7 @@ def test_a_slow_machine_takes_half_the_steps_and_ends_its_schedule(
         assert max(each) > 0.9e-3 and each[-1] < 0.08e-3
 
 
-def test_steps_end_a_stage_before_its_minutes(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_end_a_stage_before_its_minutes(world: World, tmp_path, monkeypatch):
     info, rates = trained(world, tmp_path / "both", monkeypatch, 1.0, minutes=1, steps=12)
     _, alone = trained(world, tmp_path / "alone", monkeypatch, 1.0, steps=12)
     assert info["stages"][0]["steps"] == 12 and rates == alone

@@ -33,7 +33,7 @@ def stopped(world: World, out: Path, steps: int, rate: float, **changes: Any) ->
 
 
 @pytest.mark.parametrize("student", STUDENTS)
-def test_a_loss_that_is_not_finite(world: World, tmp_path: Path, student: str) -> None:
+def test_a_loss_that_is_not_finite(world: World, tmp_path, student: str):
     message = stopped(world, tmp_path / "run", 30, 1e36, student=STUDENTS[student])
     assert message.startswith("stages[0].learning_rate: distil diverged at 1e+36: ")
     assert message.endswith("; lower it, add warmup, or set `clip`")
@@ -41,16 +41,14 @@ def test_a_loss_that_is_not_finite(world: World, tmp_path: Path, student: str) -
 
 
 @pytest.mark.parametrize("student", STUDENTS)
-def test_a_last_step_that_breaks_the_weights_after_its_loss(
-    world: World, tmp_path: Path, student: str
-) -> None:
+def test_a_last_step_that_breaks_the_weights_after_its_loss(world: World, tmp_path, student: str):
     """The loss of a step is computed before its weights change: after one step it is finite, and the weights
     are not."""
     message = stopped(world, tmp_path / "run", 1, 1e36, student=STUDENTS[student])
     assert " holds " in message and "at step 1; lower it" in message
 
 
-def test_weights_are_checked_before_they_compete(world: World, tmp_path: Path) -> None:
+def test_weights_are_checked_before_they_compete(world: World, tmp_path):
     message = stopped(
         world, tmp_path / "run", 4, 1e36, student=STUDENTS["static"], select={"suite": "mini", "every": 1}
     )

@@ -41,11 +41,11 @@ BILSTM = {"kind": "bilstm", "width": 12, "hidden": 8}
 PLAN = speed.MeasurementPlan(queries=4, warmups=1, rounds=1, seconds=0.0, resamples=2)
 
 
-def quiet(line: str) -> None:
+def quiet(line: str):
     pass
 
 
-def write_tasks(data: Path) -> None:
+def write_tasks(data: Path):
     """single.*: is it about an animal? pair.*: do both begin with the same words? three.tsv: another label in
     dev."""
     for name, seed, count in (("train", 31, 240), ("dev", 32, 80), ("test", 33, 80)):
@@ -123,7 +123,7 @@ def tuned(tasks: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Formulas
 
 
-def test_the_loss_by_hand() -> None:
+def test_the_loss_by_hand():
     """One row, logits (2, 0), label 0, teacher (1, 1): CE = log(1 + e⁻²), MSE = (1 + 1) / 2."""
     logits, labels, teacher = torch.tensor([[2.0, 0.0]]), torch.tensor([0]), torch.tensor([[1.0, 1.0]])
     cross = float(np.log(1 + np.exp(-2)))
@@ -133,7 +133,7 @@ def test_the_loss_by_hand() -> None:
 
 
 @pytest.mark.parametrize("rates", [{"learning_rate": 1e36}, {"learning_rates": [1e-3, 1e36]}], ids=str)
-def test_a_rate_that_diverges_is_named(tasks: World, tmp_path: Path, rates: dict[str, Any]) -> None:
+def test_a_rate_that_diverges_is_named(tasks: World, tmp_path, rates: dict[str, Any]):
     spec = recipe.parse(tasks.recipe(student=BILSTM, stages=[stage(pair(), steps=4)]), "test")
     # rates that break the weights of a tiny student at once are above what recipes take
     spec = spec.model_copy(update={"stages": [spec.stages[0].model_copy(update=rates)]})
@@ -148,12 +148,12 @@ def test_a_rate_that_diverges_is_named(tasks: World, tmp_path: Path, rates: dict
     )
 
 
-def test_the_pair_head_by_hand() -> None:
+def test_the_pair_head_by_hand():
     u, v = torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0, 1.0]])
     assert pair_features(u, v).tolist() == [[1, -2, 3, 1, 2, 3, 3, -2]]
 
 
-def test_the_papers_sizes() -> None:
+def test_the_papers_sizes():
     """§3.4: with the pair head of three labels 4,908,035 beside the word table, with a single one of two
     4,317,954."""
     from edgedistill.students import bilstm, kinds
@@ -168,7 +168,7 @@ def test_the_papers_sizes() -> None:
         assert counted["total"] == total + 10 * 300
 
 
-def test_scores_by_hand() -> None:
+def test_scores_by_hand():
     found, gold = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0])
     assert labelled_task.scores(found, gold, ["0", "1"]) == {
         "accuracy": 0.5,
@@ -184,7 +184,7 @@ def test_scores_by_hand() -> None:
 # Tasks
 
 
-def test_a_fraction_is_drawn_label_by_label_and_lies_in_a_larger() -> None:
+def test_a_fraction_is_drawn_label_by_label_and_lies_in_a_larger():
     labels = np.repeat([0, 1], [80, 20])
     small, large = (
         labelled_tasks.stratified_mask(labels, 0.2, 3),
@@ -212,7 +212,7 @@ def opened(
 FILE: dict[str, Any] = {"files": ["t.tsv"], "columns": ["sentence"], "label": "label"}
 
 
-def test_labels_in_order_and_dev_rows_set_aside(tmp_path: Path) -> None:
+def test_labels_in_order_and_dev_rows_set_aside(tmp_path):
     rows = [f"{(7, 10, 9)[at % 3]}\ttext {at}" for at in range(60)]
     (tmp_path / "t.tsv").write_text("\n".join(["label\tsentence", *rows]), encoding="utf-8")
     (tmp_path / "other.xlsx").write_bytes(b"PK")
@@ -227,7 +227,7 @@ def test_labels_in_order_and_dev_rows_set_aside(tmp_path: Path) -> None:
     assert [int(task.labels[at]) for at in task.dev.labels] == [labels[text] for (text,) in task.dev.items]
 
 
-def test_rows_to_train_on_are_distinct_and_those_measured_are_whole(tmp_path: Path) -> None:
+def test_rows_to_train_on_are_distinct_and_those_measured_are_whole(tmp_path):
     rows = ["0\tone", "1\ttwo", "0\tone", "1\tone", "0\tthree", "1\t"]
     measured = ["0\tfour", "1\tfive", "0\tfour", "1\tfour", "0\tsix", "1\t"]
     for name, others in (("t.tsv", ["1\tFOUR.", "0\tSeven"]), ("dev.tsv", measured)):
@@ -242,7 +242,7 @@ def test_rows_to_train_on_are_distinct_and_those_measured_are_whole(tmp_path: Pa
     assert len(task.dev) == 6 and task.dev.label_counts == {"0": 3, "1": 3}
 
 
-def test_a_hub_data_set_by_its_class_names(tmp_path: Path) -> None:
+def test_a_hub_data_set_by_its_class_names(tmp_path):
     datasets: Any = pytest.importorskip("datasets")
     features = datasets.Features(
         {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])}
@@ -301,14 +301,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("trained", "dev", "says"), BAD, ids=[says[:24] for *_, says in BAD])
-def test_tasks_that_cannot_be(tmp_path: Path, trained: str, dev: str, says: str) -> None:
+def test_tasks_that_cannot_be(tmp_path, trained: str, dev: str, says: str):
     (tmp_path / "a.tsv").write_text(trained, encoding="utf-8")
     (tmp_path / "b.tsv").write_text(dev, encoding="utf-8")
     with pytest.raises(UserError, match=says):
         opened(recipe.Rows(**FILE | {"files": ["a.tsv"], "dev": "b.tsv"}), tmp_path)
 
 
-def test_stages_that_cannot_be(tasks: World, tmp_path: Path) -> None:
+def test_stages_that_cannot_be(tasks: World, tmp_path):
     one, distil = stage(single()), tasks.recipe()["stages"]
     for changes, says in [
         ({"stages": [one, *distil]}, r"stages\[0\]: a finetune stage must be the last"),
@@ -335,7 +335,7 @@ def test_stages_that_cannot_be(tasks: World, tmp_path: Path) -> None:
 # Training
 
 
-def test_it_learns_its_task(tuned: Path) -> None:
+def test_it_learns_its_task(tuned: Path):
     for name in ("one", "teacher"):
         info = run.open_run(tuned / "runs" / name).info
         assert info["task"]["test"]["accuracy"] > 0.95, name
@@ -355,7 +355,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def same(one: Path, other: Path) -> None:
+def same(one: Path, other: Path):
     """Two runs have the same weights and the same measurements, but for their speed."""
     for file in ("student.safetensors", "head.safetensors"):
         assert (one / file).read_bytes() == (other / file).read_bytes(), file
@@ -363,7 +363,7 @@ def same(one: Path, other: Path) -> None:
     assert measured[0] == measured[1]
 
 
-def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tmp_path: Path) -> None:
+def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tmp_path):
     """Two stages in one recipe, and a run of the first that a second recipe starts from, differ in the seed
     of the stage alone."""
     spec = recipe.parse(tasks.recipe(student=BILSTM), "test")
@@ -386,7 +386,7 @@ def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tm
         )
 
 
-def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp_path: Path) -> None:
+def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp_path):
     """Stopped in the second learning rate, with dropout, a teacher and a transfer set: this rate begins
     again; the first one, the teacher's logits and the stage before do not."""
     last = stage(
@@ -402,7 +402,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp
     assert info["task"]["augmented"] > 100
     assert [each["rate"] for each in info["task"]["tried"]] == [1e-3, 4e-3]
 
-    def stop(line: str) -> None:
+    def stop(line: str):
         if line.startswith("finetune at 0.004: step 10 of 20"):
             raise InterruptedError
 
@@ -420,7 +420,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp
     assert (whole["task"], whole["stages"]) == (cut["task"], cut["stages"])
 
 
-def test_a_learning_rate_done_on_other_rows_is_not_kept(tasks: World, tmp_path: Path) -> None:
+def test_a_learning_rate_done_on_other_rows_is_not_kept(tasks: World, tmp_path):
     """Resumed after its training rows have changed, the stage ends as one that was trained on these alone."""
     rows = (tasks.data / "single.train.tsv").read_text(encoding="utf-8").splitlines()
     train_file = tasks.data / "changing.tsv"
@@ -428,7 +428,7 @@ def test_a_learning_rate_done_on_other_rows_is_not_kept(tasks: World, tmp_path: 
     last = stage({**single(), "files": ["changing.tsv"]}, learning_rates=[1e-3, 4e-3], steps=6, every=3)
     spec = recipe.parse(tasks.recipe(student=BILSTM, stages=[last]), "test")
 
-    def stop(line: str) -> None:
+    def stop(line: str):
         if line.startswith("finetune at 0.004: step"):
             raise InterruptedError
 
@@ -440,7 +440,7 @@ def test_a_learning_rate_done_on_other_rows_is_not_kept(tasks: World, tmp_path: 
     same(tmp_path / "cut", tmp_path / "whole")
 
 
-def test_a_teachers_logits_are_followed(tuned: Path, tasks: World, tmp_path: Path) -> None:
+def test_a_teachers_logits_are_followed(tuned: Path, tasks: World, tmp_path):
     """With α = 0 wrong labels do no harm: the teacher alone is followed."""
     header, *rows = (tasks.data / "single.train.tsv").read_text(encoding="utf-8").splitlines()
     turned = [("animal" if row.startswith("person") else "person") + row[row.index("\t") :] for row in rows]
@@ -459,7 +459,7 @@ def test_a_teachers_logits_are_followed(tuned: Path, tasks: World, tmp_path: Pat
         go(tasks, tmp_path / "b", stage(pair(), teacher=teacher))
 
 
-def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World) -> None:
+def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World):
     last = stage(pair(), learning_rates=[1e-3, 4e-3], steps=20, batch=8)
     found = cost.costs(
         [recipe.parse(tasks.recipe(student=BILSTM, stages=[last]), "test")],
@@ -471,9 +471,7 @@ def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World
     assert "238 train, 80 dev" in cost.table(found)
 
 
-def test_check_refuses_what_training_would(
-    tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_refuses_what_training_would(tasks: World, tmp_path, monkeypatch):
     """And training refuses it before it embeds, a stage that comes after others too."""
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     distil = tasks.recipe()["stages"]
@@ -525,8 +523,8 @@ def test_check_refuses_what_training_would(
 
 
 def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
-    tuned: Path, tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tuned: Path, tasks: World, tmp_path, monkeypatch
+):
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(StageInProgress, "__init__", lambda *_: pytest.fail("a stage began"))
     distil, taught = tasks.recipe()["stages"], {"run": str(tuned / "runs/teacher")}
@@ -554,7 +552,7 @@ def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
 # The transfer set
 
 
-def test_the_rules_one_by_one() -> None:
+def test_the_rules_one_by_one():
     words, tags, of = "a b c d".split(), ["x", "y", None, "x"], {"x": ["p"], "y": ["q"]}
 
     def edit(**chances: float) -> list[str | None]:
@@ -580,7 +578,7 @@ def test_the_rules_one_by_one() -> None:
     assert gone.count(None) > 200  # 0.9⁴ of 400: nothing of the text was left
 
 
-def test_pairs_are_edited_on_either_side_and_nothing_comes_twice() -> None:
+def test_pairs_are_edited_on_either_side_and_nothing_comes_twice():
     items = [("one two three four five six", "seven eight nine ten"), ("a b c d e f", "g h i j")]
     spec = recipe.Augment(mask=0.4, pos=0, ngram=0)
     made = labelled_tasks.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
@@ -603,7 +601,7 @@ def test_pairs_are_edited_on_either_side_and_nothing_comes_twice() -> None:
     )
 
 
-def test_parts_of_speech_come_from_nltk_and_are_never_skipped() -> None:
+def test_parts_of_speech_come_from_nltk_and_are_never_skipped():
     nothing = labelled_tasks.tagger(recipe.Augment(pos=0), "stages[0].augment")
     assert nothing(["The", "cat"]) == [None, None]
     words = labelled_tasks.TaggedWords(
@@ -622,7 +620,7 @@ def test_parts_of_speech_come_from_nltk_and_are_never_skipped() -> None:
 
 
 @pytest.mark.parametrize("name", ["one", "two", "teacher"])
-def test_the_bundle_says_what_torch_says(tuned: Path, name: str) -> None:
+def test_the_bundle_says_what_torch_says(tuned: Path, name: str):
     opened = edgedistill.load(tuned / "bundles" / name, precision="fp32")
     texts = sentences(12, seed=50)
     items: list[Any] = (
@@ -648,7 +646,7 @@ def test_the_bundle_says_what_torch_says(tuned: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["one", "two"])
-def test_what_is_in_the_bundle(tuned: Path, name: str) -> None:
+def test_what_is_in_the_bundle(tuned: Path, name: str):
     folder = tuned / "bundles" / name
     manifest = files.read_json(folder / "manifest.json")
     assert manifest["labels"] == (["animal", "person"] if name == "one" else ["0", "1"])
@@ -672,7 +670,7 @@ def test_what_is_in_the_bundle(tuned: Path, name: str) -> None:
     assert sizes["w8"] < sizes["fp32"]
 
 
-def test_a_changed_answer_is_found(tuned: Path, tmp_path: Path) -> None:
+def test_a_changed_answer_is_found(tuned: Path, tmp_path):
     import shutil
 
     folder = shutil.copytree(tuned / "bundles/one", tmp_path / "one")
@@ -686,7 +684,7 @@ def test_a_changed_answer_is_found(tuned: Path, tmp_path: Path) -> None:
         verify.verify(folder)
 
 
-def test_what_a_classifier_refuses(tuned: Path) -> None:
+def test_what_a_classifier_refuses(tuned: Path):
     one, two = (edgedistill.load(tuned / "bundles" / name, precision="fp32") for name in ("one", "two"))
     with pytest.raises(
         UserError, match=r"a classifier \(animal, person\), which has no embeddings; call classify"
@@ -703,7 +701,7 @@ def test_what_a_classifier_refuses(tuned: Path) -> None:
     assert two.classify(np.array([["a", "b"]])).labels == two.classify([("a", "b")]).labels  # type: ignore[arg-type]
 
 
-def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path: Path) -> None:
+def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path):
     def measure(names: list[str], suites: list[str]) -> list[dict[str, Any]]:
         bundles = [str(tuned / "bundles" / name) for name in names]
         return bench.bench(
@@ -734,7 +732,7 @@ def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path: Path) -> Non
 # Zero-shot pair classification
 
 
-def test_the_threshold_comes_from_dev_by_hand(tmp_path: Path) -> None:
+def test_the_threshold_comes_from_dev_by_hand(tmp_path):
     """Directions 0° to 90°: dev's best cut lies between cos 30° and cos 60°; test has one pair on the wrong
     side of it."""
     angles = {"zero": 0.0, "ten": 10.0, "thirty": 30.0, "sixty": 60.0, "ninety": 90.0}

@@ -61,7 +61,7 @@ def embedded(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bundle_goes_on_where_it_was(world: World, sources: Path, tmp_path: Path, kind: str) -> None:
+def test_a_bundle_goes_on_where_it_was(world: World, sources: Path, tmp_path, kind: str):
     source, said = sources / f"{kind}-bundle", list[str]()
     info = go(world, tmp_path / "a", said, student={"weights": str(source)}, stages=STILL)
     sha256 = files.sha256_file(source / "onnx" / "model.onnx")
@@ -77,7 +77,7 @@ def test_a_bundle_goes_on_where_it_was(world: World, sources: Path, tmp_path: Pa
     assert files.read_json(tmp_path / "b" / "manifest.json")["run"]["weights"]["sha256"] == sha256
 
 
-def test_it_learns(world: World, sources: Path, tmp_path: Path) -> None:
+def test_it_learns(world: World, sources: Path, tmp_path):
     def closeness(folder: Path) -> float:
         from edgedistill.teacher import encoder
 
@@ -94,7 +94,7 @@ def test_it_learns(world: World, sources: Path, tmp_path: Path) -> None:
     assert weights == {"run": "bert", "sha256": files.sha256_file(sources / "bert" / "student.safetensors")}
 
 
-def test_the_card_names_what_it_learned_from_before(world: World, sources: Path, tmp_path: Path) -> None:
+def test_the_card_names_what_it_learned_from_before(world: World, sources: Path, tmp_path):
     """Twice continued, once from a bundle: teachers and corpora of both earlier trainings, with their
     licences."""
     named = {"files": ["texts.txt"], "held_out": 40, "licences": {"texts.txt": "CC0 | one"}}
@@ -139,7 +139,7 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     assert "| rows of the stage tune: triples.tsv |  | MIT |" in card[then:]
 
 
-def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp_path: Path) -> None:
+def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp_path):
     student = {"weights": str(sources / "bert-bundle"), "max_tokens": 20, "dropout": 0.25}
     go(world, tmp_path / "a", student=student, stages=STILL)
     opened = run.open_run(tmp_path / "a")
@@ -148,7 +148,7 @@ def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp
 
 
 @pytest.mark.parametrize("name", ["bert-bundle", "recurrent", "static", "bilstm"])
-def test_more_tokens_than_before(name: str, world: World, sources: Path, tmp_path: Path) -> None:
+def test_more_tokens_than_before(name: str, world: World, sources: Path, tmp_path):
     """Short texts are embedded as before; of a long one the end is read too."""
     source = bundle_run.open_finished(str(sources / name), "test")
     tokens = source.max_tokens + 100
@@ -177,8 +177,8 @@ OTHER = [
 
 @pytest.mark.parametrize(("kind", "changes", "dims"), OTHER)
 def test_another_teacher_has_the_head_fitted_first(
-    world: World, sources: Path, tmp_path: Path, kind: str, changes: dict[str, Any], dims: int
-) -> None:
+    world: World, sources: Path, tmp_path, kind: str, changes: dict[str, Any], dims: int
+):
     if "teacher" in changes:
         changes = {"teacher": {**changes["teacher"], "model": str(world.teacher)}}
     said: list[str] = []
@@ -193,7 +193,7 @@ def test_another_teacher_has_the_head_fitted_first(
     assert found["dims"] == [dims]
 
 
-def test_targets_in_the_teachers_own_space_keep_the_head(world: World, sources: Path, tmp_path: Path) -> None:
+def test_targets_in_the_teachers_own_space_keep_the_head(world: World, sources: Path, tmp_path):
     said: list[str] = []
     rebuilt = {"reduce": {"kind": "pca", "rank": 24}, "dims": 32}
     go(world, tmp_path / "a", said, student={"weights": str(sources / "bert")}, stages=STILL, targets=rebuilt)
@@ -213,7 +213,7 @@ def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
     return str(at_train.value)
 
 
-def test_what_is_refused(world: World, sources: Path) -> None:
+def test_what_is_refused(world: World, sources: Path):
     known = "no finished student 'mano'; did you mean 'nano'? (micro, multi, nano)"
     assert (
         problem(world, {"weights": "mano"})
@@ -229,7 +229,7 @@ def test_what_is_refused(world: World, sources: Path) -> None:
     )
 
 
-def test_it_is_fine_tuned(world: World, sources: Path, tmp_path: Path) -> None:
+def test_it_is_fine_tuned(world: World, sources: Path, tmp_path):
     rows = "".join(f"{text}\t{int('cat' in text)}\n" for text in sentences(120, seed=11))
     (world.data / "cats.tsv").write_text("sentence\tlabel\n" + rows, encoding="utf-8")
     stage = {
@@ -245,7 +245,7 @@ def test_it_is_fine_tuned(world: World, sources: Path, tmp_path: Path) -> None:
         assert run.open_run(tmp_path / "a").classifier().out.out_features == 2
 
 
-def test_a_share_of_the_initial_weights_stays(world: World, sources: Path, tmp_path: Path) -> None:
+def test_a_share_of_the_initial_weights_stays(world: World, sources: Path, tmp_path):
     stage = {
         "name": "more",
         "objective": {"kind": "cosine"},
@@ -271,7 +271,7 @@ def test_a_share_of_the_initial_weights_stays(world: World, sources: Path, tmp_p
         assert torch.allclose(part[name], 0.25 * start[name] + 0.75 * end[name], atol=1e-6)
 
 
-def test_a_whole_table_is_product_quantized(world: World, sources: Path, tmp_path: Path) -> None:
+def test_a_whole_table_is_product_quantized(world: World, sources: Path, tmp_path):
     whole = run.open_run(sources / "static").student()
     student = {"weights": str(sources / "static"), "pq_bytes": 16}
     go(world, tmp_path / "a", student=student, stages=STILL)
@@ -292,9 +292,7 @@ def test_a_whole_table_is_product_quantized(world: World, sources: Path, tmp_pat
     ("kind", "others"),
     [("bert", {}), ("recurrent", {}), ("bilstm", {}), ("static", {}), ("static", {"pq_bytes": 16})],
 )
-def test_words_are_found(
-    world: World, sources: Path, tmp_path: Path, kind: str, others: dict[str, int]
-) -> None:
+def test_words_are_found(world: World, sources: Path, tmp_path, kind: str, others: dict[str, int]):
     """A projection of a text's words: it is added to the embedding at the recipe's length, in the graph too,
     for libraries that pool tokens too, and it stays as it is when the student goes on learning."""
     share = 0.5
@@ -349,9 +347,7 @@ def test_words_are_found(
     )
 
 
-def test_the_words_of_a_student_without_room_for_them_are_refused(
-    world: World, sources: Path, tmp_path: Path
-) -> None:
+def test_the_words_of_a_student_without_room_for_them_are_refused(world: World, sources: Path, tmp_path):
     source = {"kind": "bert", "weights": "teacher", "layers": [1], "head": "linear", "dims": 4}
     narrow = {"reduce": {"kind": "pca"}, "dims": 4}
     go(world, tmp_path / "narrow", student=source, targets=narrow, stages=STILL)
@@ -359,7 +355,7 @@ def test_the_words_of_a_student_without_room_for_them_are_refused(
         go(world, tmp_path / "x", student={"weights": str(tmp_path / "narrow"), "lexical": 0.3}, stages=[])
 
 
-def test_only_whole_tables_are_product_quantized(world: World, sources: Path, tmp_path: Path) -> None:
+def test_only_whole_tables_are_product_quantized(world: World, sources: Path, tmp_path):
     for kind, student, fact in (
         ("bert", {"pq_bytes": 16}, "no static student with a full table"),
         ("static", {"pq_bytes": 5}, "5 blocks do not divide a width of 32"),

@@ -52,9 +52,7 @@ def mean_loss(log: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
-def test_a_launcher_trains_as_one_process_and_goes_on_after_a_kill(
-    world: World, tmp_path: Path, launcher: str
-) -> None:
+def test_a_launcher_trains_as_one_process_and_goes_on_after_a_kill(world: World, tmp_path, launcher: str):
     """The killed process ends the command; the same command with `--resume` goes on."""
     path, custom = tmp_path / "mine.yaml", tmp_path / "custom"
     custom.mkdir()

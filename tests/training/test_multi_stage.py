@@ -48,7 +48,7 @@ STUDENT = {
 }
 
 
-def quiet(line: str) -> None:
+def quiet(line: str):
     pass
 
 
@@ -137,7 +137,7 @@ def whole(world: World, data: Path, taught: Path, tmp_path_factory: pytest.TempP
     return out
 
 
-def test_a_run_as_a_teacher(taught: Path) -> None:
+def test_a_run_as_a_teacher(taught: Path):
     """Its vectors are its student's, as they come; its embedding layer is the mean of its tables."""
     opened = assistant.open_assistant(recipe.Teacher(model=str(taught), dtype="fp32"))
     texts = [*sentences(3), translated(sentences(1)[0])]
@@ -161,7 +161,7 @@ def test_a_run_as_a_teacher(taught: Path) -> None:
     assert layer.identity() != opened.identity()
 
 
-def test_a_run_names_what_its_assistants_layers_were_trained_on(taught: Path, whole: Path) -> None:
+def test_a_run_names_what_its_assistants_layers_were_trained_on(taught: Path, whole: Path):
     (earlier,) = run.open_run(whole).info["earlier"]
     assert earlier["recipe"] == "assistant" and {"en-xx.tsv", "en-yy.tsv"} == {
         each["name"] for each in earlier["sources"]
@@ -173,7 +173,7 @@ def test_a_run_names_what_its_assistants_layers_were_trained_on(taught: Path, wh
 
 def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(
     world: World, data: Path, taught: Path
-) -> None:
+):
     opened = run.open_run(taught)
     assert opened.shape["position_ids"] == "pad" and opened.shape["config"]["num_hidden_layers"] == 2
     words = opened.tokenizer()
@@ -188,7 +188,7 @@ def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(
     assert again.backend_tokenizer.get_vocab() == words.get_vocab(), "the same texts give the same pieces"
 
 
-def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
+def test_what_each_stage_reads(world: World, data: Path, taught: Path):
     """The texts of a pair, and whose vectors: the assistant's of either side, then the teacher's of the first
     for both."""
     spec = four(world, data, taught)
@@ -226,9 +226,7 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     assert contrast.rows == pairs.sources[0]["trained"] < teach.rows == pairs.training_count
 
 
-def test_stage_two_moves_the_tables_and_nothing_else(
-    world: World, data: Path, taught: Path, tmp_path: Path
-) -> None:
+def test_stage_two_moves_the_tables_and_nothing_else(world: World, data: Path, taught: Path, tmp_path):
     spec = four(world, data, taught)
     only = spec.model_copy(update={"stages": spec.stages[:1]})
     info = train.train(only, tmp_path / "two", Session(data=data, log=quiet))
@@ -252,8 +250,8 @@ class Killed(BaseException):
 
 
 def test_killed_in_every_stage_and_resumed_gives_the_same_bytes(
-    world: World, data: Path, taught: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    world: World, data: Path, taught: Path, whole: Path, tmp_path, monkeypatch
+):
     spec, steps = four(world, data, taught), 0
     batch = StageInProgress.batch
 
@@ -274,7 +272,7 @@ def test_killed_in_every_stage_and_resumed_gives_the_same_bytes(
         assert (whole / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
 
 
-def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> None:
+def test_through_export_and_bench(data: Path, whole: Path, tmp_path):
     info = files.read_json(whole / "run.json")
     assert [stage["name"] for stage in info["stages"]] == ["align", "teach", "contrast"]
     assert info["selected"]["stage"] == "contrast"
@@ -316,7 +314,7 @@ def vectors(folder: Path, texts: list[str]) -> np.ndarray:
     return student_embeddings.embed(opened.student(), opened.tokenizer(), texts, 32)
 
 
-def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: Path) -> None:
+def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: Path):
     spec = four(world, data, taught)
     found = cost.costs([spec], Session(data=data, log=quiet))[0]
     assert found["teacher_texts"] == 0  # all in the cache, from training
@@ -325,7 +323,7 @@ def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: 
     assert cost.costs([again], Session(data=data, log=quiet))[0]["teacher_texts"] == 0
 
 
-def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path: Path) -> None:
+def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path):
     """Stage 1 skipped: XLM-R as transformers saves it, read with the pooling that the recipe names; and a
     trimmed vocabulary."""
     folder = plain_model(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
@@ -354,7 +352,7 @@ def refused(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Re
     return spec
 
 
-def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
+def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path):
     stage = {"name": "x", "objective": BOTH, **FAST}
     other = plain_model(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
     for changes, says in (
@@ -418,7 +416,7 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
             refused(world, data, taught, **changes)
 
 
-def test_an_assistant_gives_layers_and_tokenizer_unless_told_otherwise(world: World) -> None:
+def test_an_assistant_gives_layers_and_tokenizer_unless_told_otherwise(world: World):
     """Methods §5.1."""
     bare = {"kind": "recurrent", "layers": 1}
     found = recipe.parse(
@@ -432,7 +430,7 @@ def test_an_assistant_gives_layers_and_tokenizer_unless_told_otherwise(world: Wo
     assert isinstance(found, recipe.Recurrent) and (found.weights, found.tokenizer) == ("teacher", "teacher")
 
 
-def test_places_that_no_stage_trains_are_not_read(world: World, data: Path, taught: Path) -> None:
+def test_places_that_no_stage_trains_are_not_read(world: World, data: Path, taught: Path):
     """Where tables start from noise; those of an assistant may be read to their end."""
     words = run.open_run(taught).tokenizer()
     for embeddings, most in (({"from": "random"}, 20), ({"from": "teacher"}, 32)):
@@ -446,9 +444,7 @@ def test_places_that_no_stage_trains_are_not_read(world: World, data: Path, taug
         )
 
 
-def test_a_head_goes_with_the_layers_it_was_trained_behind(
-    world: World, data: Path, taught: Path, tmp_path: Path
-) -> None:
+def test_a_head_goes_with_the_layers_it_was_trained_behind(world: World, data: Path, taught: Path, tmp_path):
     student = {
         "kind": "recurrent",
         "layers": 1,
@@ -470,7 +466,7 @@ def test_a_head_goes_with_the_layers_it_was_trained_behind(
     )
 
 
-def test_an_unfinished_run_is_no_assistant(world: World, data: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_no_assistant(world: World, data: Path, tmp_path):
     (tmp_path / "half.partial").mkdir()
     with pytest.raises(
         UserError, match="its training has not finished; run edgedistill train again with --resume"
@@ -478,7 +474,7 @@ def test_an_unfinished_run_is_no_assistant(world: World, data: Path, tmp_path: P
         refused(world, data, tmp_path / "half")
 
 
-def test_a_suite_that_names_no_language_is_english(world: World, data: Path, taught: Path) -> None:
+def test_a_suite_that_names_no_language_is_english(world: World, data: Path, taught: Path):
     spec = four(world, data, taught)
     assert spec.rows is not None and spec.select is not None
     parts = [part.model_copy(update={"languages": ["en", "xx"]}) for part in spec.rows.tables]
@@ -491,9 +487,7 @@ def test_a_suite_that_names_no_language_is_english(world: World, data: Path, tau
         )
 
 
-def test_a_trimmed_run_reads_no_further_than_it_was_taught(
-    world: World, data: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_a_trimmed_run_reads_no_further_than_it_was_taught(world: World, data: Path, whole: Path, tmp_path):
     """The stages of the run taught its fresh position table 32 places; what is made of it without stages
     keeps to those."""
     read = run.open_run(whole).max_tokens
@@ -504,9 +498,7 @@ def test_a_trimmed_run_reads_no_further_than_it_was_taught(
     assert run.open_run(tmp_path / "short").max_tokens == read < 64
 
 
-def test_the_card_and_later_trainings_name_the_tables_of_pairs(
-    world: World, data: Path, tmp_path: Path
-) -> None:
+def test_the_card_and_later_trainings_name_the_tables_of_pairs(world: World, data: Path, tmp_path):
     student = {
         "kind": "recurrent",
         "layers": 1,

@@ -19,7 +19,7 @@ def stage(**changes: Any) -> recipe.Stage:
 
 
 @pytest.mark.parametrize("corrected", [True, False])
-def test_adamw_with_and_without_its_correction(corrected: bool) -> None:
+def test_adamw_with_and_without_its_correction(corrected: bool):
     """Four steps at changing rates: m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², w ← w(1 − rate·decay) − rate·m̂ /
     (√v̂ + ε)."""
     torch.manual_seed(0)
@@ -45,7 +45,7 @@ def test_adamw_with_and_without_its_correction(corrected: bool) -> None:
         assert torch.allclose(parameter.detach().double(), expected[name], atol=1e-6), name
 
 
-def test_the_correction_makes_a_difference() -> None:
+def test_the_correction_makes_a_difference():
     """With β₁ = β₂ = β, the uncorrected first step is √(1 − β) of the corrected one, whatever the
     gradient."""
     moved = []

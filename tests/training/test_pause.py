@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,9 +39,7 @@ OBJECTIVE = {
 
 
 @pytest.mark.parametrize("student", STUDENTS.values(), ids=STUDENTS)
-def test_paused_and_resumed(
-    student: dict[str, Any], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paused_and_resumed(student: dict[str, Any], world: World, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEDISTILL_DATA", str(world.data))
     stage = {"name": "distil", "objective": OBJECTIVE, "steps": 9, "batch": 16, "bucket": 4}
     corpus = {"files": [str(world.data / "texts.txt")], "held_out": 40}

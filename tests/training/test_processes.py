@@ -105,7 +105,7 @@ def alone(
 ) -> list[float]:
     losses, follow = list[float](), StageInProgress.follow
 
-    def followed(self: StageInProgress, loss: float) -> None:
+    def followed(self: StageInProgress, loss: float):
         losses.append(loss)
         follow(self, loss)
 
@@ -119,9 +119,9 @@ def alone(
 
 def test_two_processes_train_as_one(
     data: World,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    monkeypatch,
+):
     (tmp_path / "tmp").mkdir()
     section = {"files": ["documents.txt"], "held_out": 10}
     ranked = stage({"kind": "info_nce"}, {"queries": {"per_text": 2}}, dtype="fp32")
@@ -162,9 +162,7 @@ def test_two_processes_train_as_one(
 
 
 @pytest.mark.parametrize("command", ["check", "export"])
-def test_what_runs_in_one_process_is_refused_in_several(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_what_runs_in_one_process_is_refused_in_several(world: World, tmp_path, monkeypatch, command: str):
     """As torchrun and accelerate launch start them: they would overwrite each other's files."""
     path = tmp_path / "a.yaml"
     path.write_text(json.dumps(world.recipe(name="a")), encoding="utf-8")

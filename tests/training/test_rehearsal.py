@@ -52,7 +52,7 @@ def go_on(world: World, source: Path, out: Path, **stage: Any) -> Path:
     return out
 
 
-def test_less_of_other_texts_is_forgotten(world: World, source: Path, tmp_path: Path) -> None:
+def test_less_of_other_texts_is_forgotten(world: World, source: Path, tmp_path):
     def embedded(folder: Path) -> np.ndarray:
         student = opened(folder)
         return student_embeddings.embed(student.module, student.tokenizer, sentences(60, seed=3), 32)
@@ -67,7 +67,7 @@ def test_less_of_other_texts_is_forgotten(world: World, source: Path, tmp_path: 
     assert 1 - kept(rehearsed) < 0.7 * forgotten
 
 
-def test_sequences_are_words_of_the_vocabulary_and_a_function_of_the_step(source: Path) -> None:
+def test_sequences_are_words_of_the_vocabulary_and_a_function_of_the_step(source: Path):
     student = opened(source)
     stage = recipe.Stage.model_validate({**STAGE, "rehearsal": 1.0, "max_tokens": 12})
     made = trained_module.Rehearsal(stage, student)
@@ -83,7 +83,7 @@ def test_sequences_are_words_of_the_vocabulary_and_a_function_of_the_step(source
         assert torch.allclose(student.module.eval()(ids, mask), before, atol=1e-6)
 
 
-def test_it_is_refused_where_embeddings_alone_are_matched() -> None:
+def test_it_is_refused_where_embeddings_alone_are_matched():
     stage = {**STAGE, "rehearsal": 1.0, "match": {"of": "assistant", "layer": "embeddings"}}
     with pytest.raises((UserError, ValueError), match="rehearsal"):
         recipe.Stage.model_validate(stage)

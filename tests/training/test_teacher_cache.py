@@ -36,7 +36,7 @@ SHARDS = 7  # of the 440 texts
 
 
 @pytest.fixture(autouse=True)
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_shards(monkeypatch):
     monkeypatch.setattr(corpus, "SHARD", SHARD)
 
 
@@ -54,7 +54,7 @@ def contents(cache: Path, what: str = "teachers") -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_shares_leave_the_bytes_of_one_pass_and_training_finds_them(world: World, tmp_path: Path) -> None:
+def test_shares_leave_the_bytes_of_one_pass_and_training_finds_them(world: World, tmp_path):
     tiny = parsed(world)
     whole = teacher_cache.fill(tiny, session(world, tmp_path / "one"))["passes"]
     assert [(each["name"], each["texts"], each["shards"], each["done"]) for each in whole] == [
@@ -79,8 +79,8 @@ def test_shares_leave_the_bytes_of_one_pass_and_training_finds_them(world: World
 
 
 def test_tokens_of_shards_are_made_once_and_again_where_they_were_damaged(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    world: World, tmp_path, monkeypatch
+):
     tiny, here = parsed(world), session(world, tmp_path)
     teacher_cache.fill(tiny, here, (0, 2))
     shards = next((tmp_path / "tokens").glob("*.shards"))
@@ -95,7 +95,7 @@ def test_tokens_of_shards_are_made_once_and_again_where_they_were_damaged(
     assert made == [2, 1, 3, 5], "what a share has is joined"
 
 
-def test_a_vocabulary_of_the_corpus_is_left_to_train(world: World, tmp_path: Path) -> None:
+def test_a_vocabulary_of_the_corpus_is_left_to_train(world: World, tmp_path):
     lines = list[str]()
     trimmed = parsed(world, student={**world.recipe()["student"], "trim": {"min_count": 1}})
     found = teacher_cache.fill(trimmed, session(world, tmp_path, log=lines.append))["passes"]
@@ -103,7 +103,7 @@ def test_a_vocabulary_of_the_corpus_is_left_to_train(world: World, tmp_path: Pat
     assert "student.trim: the tokenizer depends on the whole corpus; train tokenizes it" in lines
 
 
-def test_tuples_are_embedded_in_their_roles(data: World, tmp_path: Path) -> None:  # noqa: F811
+def test_tuples_are_embedded_in_their_roles(data: World, tmp_path):  # noqa: F811
     of_tuples = spec(data, stage(COSINE, {"queries": {"per_text": 2}}))
     found = teacher_cache.fill(of_tuples, session(data, tmp_path / "cache"))["passes"]
     assert {each["name"] for each in found} == {"query", "document", "tokens"}
@@ -127,7 +127,7 @@ cli.main()
 """
 
 
-def test_a_killed_job_loses_at_most_its_shard(world: World, tmp_path: Path) -> None:
+def test_a_killed_job_loses_at_most_its_shard(world: World, tmp_path):
     """Two jobs, the second killed with SIGKILL within its second shard, and started again."""
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps(parsed(world).model_dump(by_alias=True)), encoding="utf-8")
@@ -180,7 +180,7 @@ print(teacher_cache.fill(recipe.read(sys.argv[1]), session, engine="ray")["passe
 
 @pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray: pip install 'edgedistill[ray]'")
-def test_ray_goes_on_after_a_killed_actor(world: World, tmp_path: Path) -> None:
+def test_ray_goes_on_after_a_killed_actor(world: World, tmp_path):
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps(parsed(world).model_dump(by_alias=True)), encoding="utf-8")
     command = [sys.executable, "-c", RAY, str(path), str(tmp_path), str(world.data)]
@@ -192,7 +192,7 @@ def test_ray_goes_on_after_a_killed_actor(world: World, tmp_path: Path) -> None:
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
 
 
-def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_path: Path) -> None:
+def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_path):
     tiny = parsed(world)
     found = teacher_cache.fill(tiny, session(world, tmp_path))["passes"][0]
     hashes, rows = (np.load(Path(found["folder"], "00000", name)) for name in (HASHES, EMBEDDINGS))
@@ -219,9 +219,7 @@ def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_pat
         (["--set", "stages=[]", "--set", "student={kind: teacher}"], "no teacher model embeds texts for it"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(
-    world: World, tmp_path: Path, options: list[str], says: str
-) -> None:
+def test_what_cannot_be_is_refused_by_name(world: World, tmp_path, options: list[str], says: str):
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps(world.recipe()), encoding="utf-8")
     arguments = ["cache", str(path), "--data", str(world.data), *options]

@@ -51,7 +51,7 @@ def joined(world: World, wide: Path, **changes: Any) -> dict[str, Any]:
     )
 
 
-def test_the_card_names_each_teacher(world: World, wide: Path, tmp_path: Path) -> None:
+def test_the_card_names_each_teacher(world: World, wide: Path, tmp_path):
     train.train(recipe.parse(joined(world, wide), "test"), tmp_path / "run", Session(data=world.data))
     recorded = run.open_run(tmp_path / "run").info["teachers"]
     assert recorded[0]["sha256"] != recorded[1]["sha256"]
@@ -65,7 +65,7 @@ def test_the_card_names_each_teacher(world: World, wide: Path, tmp_path: Path) -
     assert "| `wide` | — | apache-2.0 |\n" in card
 
 
-def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp_path: Path) -> None:
+def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp_path):
     (tmp_path / "e.txt").write_text("a text\n", encoding="utf-8")
     np.save(tmp_path / "e.npy", np.ones((1, 8), np.float32))
     precomputed = {"embeddings": str(tmp_path / "e.npy"), "licence": "MIT"}
@@ -97,13 +97,13 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
         (None, None),
     ],
 )
-def test_the_licence_that_a_card_states(tmp_path: Path, card: str | None, expected: str | None) -> None:
+def test_the_licence_that_a_card_states(tmp_path, card: str | None, expected: str | None):
     if card is not None:
         (tmp_path / "README.md").write_text(card, encoding="utf-8")
     assert record.stated_licence(tmp_path) == expected
 
 
-def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_path):
     copied = tmp_path / "copied"
     shutil.copytree(wide, copied)
     spec = recipe.parse(joined(world, copied), "test")
@@ -125,7 +125,7 @@ def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_pat
     assert partial.exists() and not (tmp_path / "run").exists()
 
 
-def test_a_missing_teacher_is_named_by_its_place(world: World, wide: Path) -> None:
+def test_a_missing_teacher_is_named_by_its_place(world: World, wide: Path):
     spec = recipe.parse(joined(world, wide, assistant={"model": "./nowhere"}), "test")
     with pytest.raises(
         UserError, match=r"^assistant\.model: no such folder: './nowhere'; give packaged:NAME"
@@ -133,9 +133,7 @@ def test_a_missing_teacher_is_named_by_its_place(world: World, wide: Path) -> No
         open_recipe(spec, Session(data=world.data))
 
 
-def test_stages_over_pairs_match_models_of_the_same_dimensions(
-    world: World, wide: Path, tmp_path: Path
-) -> None:
+def test_stages_over_pairs_match_models_of_the_same_dimensions(world: World, wide: Path, tmp_path):
     rows = [f"the cat eats {number}\tdie Katze {number}" for number in range(40)]
     (tmp_path / "pairs.tsv").write_text("\n".join(["en\tde", *rows]) + "\n", encoding="utf-8")
     objective = {"kind": "each_side", "objective": {"kind": "mse"}}

@@ -30,7 +30,7 @@ def go(world: World, out: Path, resume: bool = False, **changes: Any) -> dict[st
     return train.train(spec, out, Session(data=world.data, log=lambda line: None), resume=resume)
 
 
-def test_a_run_opens_and_embeds_like_it_was_trained(world: World, tmp_path: Path) -> None:
+def test_a_run_opens_and_embeds_like_it_was_trained(world: World, tmp_path):
     info = go(world, tmp_path / "a")
     opened = run.open_run(tmp_path / "a")
     assert opened.dims == info["dims"] == 32
@@ -43,7 +43,7 @@ def test_a_run_opens_and_embeds_like_it_was_trained(world: World, tmp_path: Path
     assert not resolve.unfinished_run(tmp_path / "a").exists()
 
 
-def test_training_brings_the_student_closer(world: World, tmp_path: Path) -> None:
+def test_training_brings_the_student_closer(world: World, tmp_path):
     from edgedistill.teacher import encoder
 
     texts = sentences(60, seed=9)
@@ -68,7 +68,7 @@ def test_training_brings_the_student_closer(world: World, tmp_path: Path) -> Non
     assert closeness(80) > closeness(1) + 0.2
 
 
-def test_same_recipe_same_bytes(world: World, tmp_path: Path) -> None:
+def test_same_recipe_same_bytes(world: World, tmp_path):
     for name in "ab":
         go(world, tmp_path / name)
     assert sha256_file(tmp_path / "a/student.safetensors") == sha256_file(tmp_path / "b/student.safetensors")
@@ -127,7 +127,7 @@ def suite_of(world: World) -> str:
     return str(folder / "suite.yaml")
 
 
-def write_triples(world: World, count: int) -> None:
+def write_triples(world: World, count: int):
     rows = zip(sentences(count, seed=20), sentences(count, seed=21), sentences(count, seed=22), strict=True)
     text = "\t".join(TRIPLE) + "\n" + "".join("\t".join(row) + "\n" for row in rows)
     (world.data / "triples.tsv").write_text(text, encoding="utf-8")
@@ -158,8 +158,8 @@ def write_triples(world: World, count: int) -> None:
     ids=["bert", "trimmed codes and muon"],
 )
 def test_killed_and_resumed_gives_the_same_bytes(
-    world: World, tmp_path: Path, student: dict[str, Any], optimizer: str, kills: list[int]
-) -> None:
+    world: World, tmp_path, student: dict[str, Any], optimizer: str, kills: list[int]
+):
     """kill -9 wherever it happens to be after so many steps, in either stage, --resume: the weights of the
     uninterrupted run."""
     changes = {
@@ -197,9 +197,7 @@ def test_killed_and_resumed_gives_the_same_bytes(
     assert selected == [[25, 50, 60, 25, 50, 60]] * 2
 
 
-def test_muon_moves_the_layers_matrices_and_nothing_else(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_muon_moves_the_layers_matrices_and_nothing_else(world: World, tmp_path, monkeypatch):
     """The same student, one step: what Muon moves has all its directions moved alike, the rest moves as under
     AdamW."""
     student = {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear"}
@@ -234,7 +232,7 @@ def weights_of(student: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in student.state_dict().items()}
 
 
-def go_slowly(world: World, out: Path, resume: bool, changes: dict[str, Any]) -> None:
+def go_slowly(world: World, out: Path, resume: bool, changes: dict[str, Any]):
     """In a process to be killed: a checkpoint at every step."""
     checkpoint.EVERY_SECONDS = 0.0
     go(world, out, resume, **changes)
@@ -250,7 +248,7 @@ def newest(folder: Path) -> int:
     return max((STEPS * int(stage) + int(step) for stage, step in done), default=0)
 
 
-def test_selection_keeps_the_best_not_the_last(world: World, tmp_path: Path) -> None:
+def test_selection_keeps_the_best_not_the_last(world: World, tmp_path):
     stage = {
         "name": "distil",
         "objective": {"kind": "cosine"},
@@ -267,7 +265,7 @@ def test_selection_keeps_the_best_not_the_last(world: World, tmp_path: Path) -> 
     assert info["selected"]["step"] == next(line["step"] for line in lines if line["dev"] == best["dev"])
 
 
-def test_patience_stops_early(world: World, tmp_path: Path) -> None:
+def test_patience_stops_early(world: World, tmp_path):
     stage = {
         "name": "distil",
         "objective": {"kind": "cosine"},
@@ -337,9 +335,7 @@ def test_patience_stops_early(world: World, tmp_path: Path) -> None:
     ],
     ids=lambda s: "-".join(str(v) for v in s.values())[:40],
 )
-def test_every_shape_trains_and_ignores_padding(
-    world: World, tmp_path: Path, student: dict[str, Any]
-) -> None:
+def test_every_shape_trains_and_ignores_padding(world: World, tmp_path, student: dict[str, Any]):
     go(world, tmp_path / "a", student=student)
     opened = run.open_run(tmp_path / "a")
     module = opened.student()
@@ -354,7 +350,7 @@ def test_every_shape_trains_and_ignores_padding(
     assert alone.norm() > 0
 
 
-def test_all_the_teachers_layers_and_no_stages_is_the_teacher(world: World, tmp_path: Path) -> None:
+def test_all_the_teachers_layers_and_no_stages_is_the_teacher(world: World, tmp_path):
     go(world, tmp_path / "all", student={"kind": "bert", "weights": "teacher"}, stages=[])
     go(world, tmp_path / "itself", student={"kind": "teacher"}, stages=[])
     texts = sentences(20, seed=4)
@@ -364,7 +360,7 @@ def test_all_the_teachers_layers_and_no_stages_is_the_teacher(world: World, tmp_
     assert one.parameters == other.parameters
 
 
-def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path: Path) -> None:
+def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path):
     """All the teacher's layers behind a trimmed table, untrained, are the teacher on texts of kept pieces."""
     from edgedistill import files
     from edgedistill.data import corpus
@@ -393,7 +389,7 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path: Path)
     )
 
 
-def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
+def test_glove_rows_are_the_files(world: World, tmp_path):
     (world.data / "glove.txt").write_text("cat 1 2 3 4\ndog -1 -2 -3 -4\nzebra 9 9 9 9\n", encoding="utf-8")
     student = {
         "kind": "bilstm",
@@ -414,9 +410,7 @@ def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
     )
 
 
-def test_a_static_student_begins_with_sif_weights_and_the_teachers_pieces(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_static_student_begins_with_sif_weights_and_the_teachers_pieces(world: World, tmp_path):
     """No steps worth the name: what is in the run is what it began with."""
     from edgedistill.teacher import encoder
 
@@ -454,7 +448,7 @@ def test_a_static_student_begins_with_sif_weights_and_the_teachers_pieces(
     assert not student.embedding.weight[words.pad_token_id].any()
 
 
-def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> None:
+def test_longest_leaves_the_longer_texts_out(world: World, tmp_path):
     from edgedistill.data import corpus, token_cache
     from edgedistill.teacher import encoder
 
@@ -476,8 +470,8 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> No
         go(world, tmp_path / "none", stages=[{**stage, "skip_longer_than": 3}])
 
 
-def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) -> None:
-    def refused(match: str, out: str = "x", **changes: Any) -> None:
+def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path):
+    def refused(match: str, out: str = "x", **changes: Any):
         with pytest.raises(UserError, match=match):
             go(world, tmp_path / out, **changes)
         assert not (tmp_path / out).exists() and not resolve.unfinished_run(tmp_path / out).exists()
@@ -499,7 +493,7 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) 
         go(world, tmp_path / "x", resume=True)
 
 
-def test_trimming_needs_texts(world: World) -> None:
+def test_trimming_needs_texts(world: World):
     from edgedistill.teacher import encoder
 
     spec = recipe.parse(world.recipe(rows=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
@@ -509,7 +503,7 @@ def test_trimming_needs_texts(world: World) -> None:
         student_tokenizer.build(spec, Models(encoder.TeacherEncoder(spec.teacher)), None, QUIET)
 
 
-def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_path: Path) -> None:
+def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_path):
     go(world, tmp_path / "a")
     with pytest.raises(UserError, match="exists already"):
         go(world, tmp_path / "a")
@@ -525,7 +519,7 @@ def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_
         run.open_run(tmp_path / "c")
 
 
-def test_weights_of_another_vocabulary_are_refused(world: World, tmp_path: Path) -> None:
+def test_weights_of_another_vocabulary_are_refused(world: World, tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -551,9 +545,7 @@ def test_weights_of_another_vocabulary_are_refused(world: World, tmp_path: Path)
     assert run.open_run(tmp_path / "y").dims == 32
 
 
-def test_two_stages_of_distilcse_train_the_student_without_its_projection(
-    world: World, tmp_path: Path
-) -> None:
+def test_two_stages_of_distilcse_train_the_student_without_its_projection(world: World, tmp_path):
     """Contrastive distillation through a head that is dropped, then triples on the student's own vectors,
     best on dev handed on."""
     write_triples(world, 60)
@@ -591,7 +583,7 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(
     assert not [name for name in load_file(tmp_path / "a/student.safetensors") if "projection" in name]
 
 
-def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, tmp_path: Path) -> None:
+def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, tmp_path):
     """The teacher ends in a layer that scales to unit length: raw targets are what goes into it."""
     from edgedistill.teacher.embedder import open_teacher
     from edgedistill.training.inputs.stage_targets import TargetReader
@@ -634,6 +626,6 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
         ),
     ],
 )
-def test_raw_targets_that_cannot_be(world: World, changes: dict[str, Any], message: str) -> None:
+def test_raw_targets_that_cannot_be(world: World, changes: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         recipe.Recipe.model_validate(world.recipe(**changes))

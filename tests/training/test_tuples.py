@@ -60,7 +60,7 @@ def batch_of(world: World, parsed: recipe.Recipe, folder: Path, rows: int = 8) -
     return batches.batch(np.arange(rows), np.zeros(rows, int))
 
 
-def test_queries_are_made_from_whole_training_texts(data: World) -> None:
+def test_queries_are_made_from_whole_training_texts(data: World):
     parsed = spec(data, stage(COSINE, {"queries": {"per_text": 2}}))
     assert parsed.rows is not None
     texts = corpus.build(parsed.rows, session(data), 0)
@@ -77,7 +77,7 @@ def test_queries_are_made_from_whole_training_texts(data: World) -> None:
     assert not held_out & set(made.sides[1].texts(range(70)))
 
 
-def test_kinds_of_queries() -> None:
+def test_kinds_of_queries():
     text = (
         "A title of this text. It says one thing here. Does it ask another thing? It ends with these words."
     )
@@ -87,13 +87,13 @@ def test_kinds_of_queries() -> None:
     assert made_tuples.of_text(recipe.Queries(), "Only one sentence is here.") == []
 
 
-def test_texts_of_one_sentence_have_no_queries(world: World) -> None:
+def test_texts_of_one_sentence_have_no_queries(world: World):
     parsed = recipe.parse(world.recipe(stages=[stage(COSINE, {"queries": {}})]), "test")
     with pytest.raises(UserError, match=r"stages\[0\].rows: 0 of 400 texts have two sentences or more"):
         open_recipe.open_recipe(parsed, session(world))
 
 
-def test_a_batch_has_each_document_once(data: World, tmp_path: Path) -> None:
+def test_a_batch_has_each_document_once(data: World, tmp_path):
     table = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "negatives": {"count": 3}}
     views, ranking = batch_of(data, spec(data, stage({"kind": "info_nce"}, table)), tmp_path / "a")
     assert len(views) == 2 and views[0][0].shape[0] == 8
@@ -103,7 +103,7 @@ def test_a_batch_has_each_document_once(data: World, tmp_path: Path) -> None:
     assert len(np.unique(views[1][0], axis=0)) == distinct
 
 
-def test_other_answers_of_a_query_are_no_negatives(data: World, tmp_path: Path) -> None:
+def test_other_answers_of_a_query_are_no_negatives(data: World, tmp_path):
     rows = [f"query {at // 2}\tanswer {at}" for at in range(8)]
     (data.data / "answers.tsv").write_text("q\ta\n" + "\n".join(rows) + "\n", encoding="utf-8")
     table = {"files": ["answers.tsv"], "columns": ["q", "a"]}
@@ -112,7 +112,7 @@ def test_other_answers_of_a_query_are_no_negatives(data: World, tmp_path: Path) 
     assert (ranking.answers == (np.arange(8) == ranking.positives[pairs][:, None])).all()
 
 
-def test_queries_are_the_recipes_own_rows_and_texts_those_of_a_stage(data: World, tmp_path: Path) -> None:
+def test_queries_are_the_recipes_own_rows_and_texts_those_of_a_stage(data: World, tmp_path):
     clicks = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "held_out": 5}
     texts = {"files": ["texts.txt"], "held_out": 10}
     first = {"name": "first", "objective": {"kind": "cosine"}, "rows": texts, "steps": 2, "batch": 8}
@@ -127,7 +127,7 @@ def test_queries_are_the_recipes_own_rows_and_texts_those_of_a_stage(data: World
     assert train.train(parsed, tmp_path / "run", session(data))["corpus"]["held_out"] == 5
 
 
-def test_scores_of_a_column_are_those_of_the_tuples_own(data: World, tmp_path: Path) -> None:
+def test_scores_of_a_column_are_those_of_the_tuples_own(data: World, tmp_path):
     rows = [f"query {at}\tfirst {at}\tsecond {at}\t{at / 10}\t{-at}" for at in range(20)]
     (data.data / "scored.tsv").write_text("q\ta\tb\tx\ty\n" + "\n".join(rows) + "\n", encoding="utf-8")
     table = {"files": ["scored.tsv"], "columns": ["q", "a", "b"], "scores": ["x", "y"]}
@@ -138,7 +138,7 @@ def test_scores_of_a_column_are_those_of_the_tuples_own(data: World, tmp_path: P
     assert np.nansum(ranking.scores, 1) == pytest.approx(np.arange(8) / 10 - np.arange(8))
 
 
-def test_cosines_score_every_document(data: World, tmp_path: Path) -> None:
+def test_cosines_score_every_document(data: World, tmp_path):
     tuples: dict[str, Any] = {"queries": {}}
     objective = {
         "kind": "sum",
@@ -165,7 +165,7 @@ def toy(count: int = 40) -> tuple[Rows, Embedded]:
     return tuples, Embedded(Rows(), Rows(), {"toy": 1})  # type: ignore[return-value, arg-type]
 
 
-def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path) -> None:
+def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path):
     tuples, teacher = toy()
     table = recipe.Rows(files=["t.tsv"], columns=["a", "b"], negatives=recipe.Negatives(count=4))
     found = tuple_scores.build(
@@ -188,7 +188,7 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path
         )
 
 
-def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, tmp_path: Path) -> None:
+def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, tmp_path):
     terms = [
         {"weight": 1.0, "objective": COSINE},
         {"weight": 0.2, "objective": {"kind": "listwise", "positive": False, "similar_texts": 4}},
@@ -214,7 +214,7 @@ def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, 
         (["q\tone\tone"] * 3, r"no row is left"),
     ],
 )
-def test_rows_that_teach_nothing_are_left_out(tmp_path: Path, rows: list[str], fact: str | None) -> None:
+def test_rows_that_teach_nothing_are_left_out(tmp_path, rows: list[str], fact: str | None):
     (tmp_path / "t.tsv").write_text("a\tb\tc\n" + "\n".join(rows) + "\n", encoding="utf-8")
     table = recipe.Rows(files=["t.tsv"], columns=["a", "b", "c"])
     given = Session(data=tmp_path, cache_folder=tmp_path / "cache")
@@ -234,7 +234,7 @@ def test_rows_that_teach_nothing_are_left_out(tmp_path: Path, rows: list[str], f
         (["q\ta\t1", "r\ta\t2"], "all 2 rows have the same document"),
     ],
 )
-def test_scores_and_documents_that_rank_nothing(tmp_path: Path, rows: list[str], fact: str) -> None:
+def test_scores_and_documents_that_rank_nothing(tmp_path, rows: list[str], fact: str):
     (tmp_path / "t.tsv").write_text("a\tb\ts\n" + "\n".join(rows) + "\n", encoding="utf-8")
     table = recipe.Rows(files=["t.tsv"], columns=["a", "b"], scores=["s"])
     given = Session(data=tmp_path, cache_folder=tmp_path / "cache")
@@ -255,7 +255,7 @@ def small_teacher(world: World, folder: Path, width: int) -> Path:
     return folder
 
 
-def test_scores_of_two_teachers_and_words_are_mean_z_scores(data: World, tmp_path: Path) -> None:
+def test_scores_of_two_teachers_and_words_are_mean_z_scores(data: World, tmp_path):
     other = {"model": str(small_teacher(data, tmp_path / "other", 16)), "pooling": "mean"}
     other |= {"query_prompt": "ask: ", "document_prompt": "read: "}
     table = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "negatives": {"count": 3}}
@@ -297,15 +297,13 @@ def test_scores_of_two_teachers_and_words_are_mean_z_scores(data: World, tmp_pat
         (["score"], {"negatives": {}}, "negatives. have no .scores."),
     ],
 )
-def test_joint_scores_that_cannot_be_computed(
-    data: World, scores: Any, more: dict[str, Any], fact: str
-) -> None:
+def test_joint_scores_that_cannot_be_computed(data: World, scores: Any, more: dict[str, Any], fact: str):
     table = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "scores": scores, **more}
     with pytest.raises(UserError, match=fact):
         open_recipe.open_recipe(spec(data, stage({"kind": "listwise"}, table)), session(data))
 
 
-def test_bm25_needs_words(data: World, tmp_path: Path) -> None:
+def test_bm25_needs_words(data: World, tmp_path):
     rows = [f"query {at}\t{'!' * (at + 1)}\t{'?' * (at + 1)}" for at in range(9)]
     (data.data / "marks.tsv").write_text("q\ta\tb\n" + "\n".join(rows) + "\n", encoding="utf-8")
     table = {"files": ["marks.tsv"], "columns": ["q", "a", "b"], "scores": {"bm25": 1.0}}

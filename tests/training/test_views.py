@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ def flags(spec: Any, counts: list[int], seed: int = 0, passes: int = 0) -> list[
 
 
 @pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
-def test_the_same_text_and_pass_the_same_view_whatever_stands_beside_it(spec: Any) -> None:
+def test_the_same_text_and_pass_the_same_view_whatever_stands_beside_it(spec: Any):
     counts = [9, 1, 14, 30, 2, 7]
     whole = views(spec, counts)
     assert views(spec, counts) == whole
@@ -50,14 +49,14 @@ def test_the_same_text_and_pass_the_same_view_whatever_stands_beside_it(spec: An
 
 
 @pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
-def test_at_least_one_word_stays(spec: Any) -> None:
+def test_at_least_one_word_stays(spec: Any):
     assert flags(spec, [1] * 200) == [[True]] * 200
     assert min(sum(each) for each in flags(spec, [2, 3] * 100)) >= 1
     harsh = spec.model_copy(update={"drop_fraction" if spec is CROP else "fraction": 0.99})
     assert {sum(each) for each in flags(harsh, [4] * 200)} == {1}
 
 
-def test_a_crop_is_contiguous_and_anywhere() -> None:
+def test_a_crop_is_contiguous_and_anywhere():
     cropped = flags(recipe.Crop(kind="crop", drop_fraction=0.5), [10] * 600)
     starts = Counter(each.index(True) for each in cropped)
     assert all(
@@ -86,7 +85,7 @@ def built(world: World) -> corpus.Corpus:
 
 @pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
 @pytest.mark.parametrize("most", [64, 12])
-def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any, most: int) -> None:
+def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any, most: int):
     tokenizer = StudentTokenizer(make_tokenizer(), most)
     view = {
         "name": "a",
@@ -114,7 +113,7 @@ def texts_of(made: Rows) -> list[list[str]]:
     return [made.sides[min(at, 1)].texts(rows) for at, rows in columns]
 
 
-def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuples_are_distinct_whole_and_without_leaks(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     rows = [
         "a 1\tb 1\tc 1",

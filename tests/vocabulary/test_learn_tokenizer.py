@@ -14,7 +14,7 @@ from edgedistill.vocabulary import learn_tokenizer
 from tests.conftest import World, make_tokenizer
 
 
-def test_the_same_corpus_gives_the_same_bytes(world: World) -> None:
+def test_the_same_corpus_gives_the_same_bytes(world: World):
     """The trainer's hash has a new seed in each training, in one process as in two."""
     spec = recipe.parse(world.recipe(), "test").rows
     assert spec is not None
@@ -33,7 +33,7 @@ def test_the_same_corpus_gives_the_same_bytes(world: World) -> None:
     assert len(first("the")["input_ids"]) == 3
 
 
-def test_only_wordpiece_is_learned(world: World) -> None:
+def test_only_wordpiece_is_learned(world: World):
     like = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), unk_token="?")
     with pytest.raises(UserError, match="student.vocabulary_size: learns WordPiece, the tokenizer is BPE"):
         learn_tokenizer.learn_wordpiece(like, None, 300)  # type: ignore[arg-type]

@@ -35,19 +35,19 @@ def tokenizer(*tokens: str) -> Any:
     ],
     ids=["WordPiece", "SentencePiece"],
 )
-def test_stems(tokens: list[str], found: list[str], inside: list[str]) -> None:
+def test_stems(tokens: list[str], found: list[str], inside: list[str]):
     counts = np.array([0, 50, 40, 3, 4, *[1] * 4])
     made, continues = stems(tokenizer(*tokens), counts)
     assert made[1:] == found
     assert [token for token, of in zip(tokens, continues[1:].tolist(), strict=True) if of] == inside
 
 
-def test_words_of_no_known_language_stay() -> None:
+def test_words_of_no_known_language_stay():
     counts = np.array([0, 1, 1])  # no stop words
     assert stems(tokenizer("proteins", "protein"), counts)[0][1:] == ["proteins", "protein"]
 
 
-def test_tokens_of_one_stem_are_one_word() -> None:
+def test_tokens_of_one_stem_are_one_word():
     torch.manual_seed(0)
     channel = Lexical(4, 16)
     channel.initialize(None, 0.5)

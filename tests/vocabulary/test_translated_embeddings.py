@@ -45,7 +45,7 @@ def table(world: World, folder: Path, of: str) -> np.ndarray:
     return found.model.embeddings.word_embeddings.weight.detach().numpy()
 
 
-def test_rows_follow_the_formula() -> None:
+def test_rows_follow_the_formula():
     """Of 60 pairs, with numpy's dense counts: φ² weighs the best associates, and the share of pairs in which
     a token stands on the other side keeps its own row."""
     random = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def test_rows_follow_the_formula() -> None:
             assert np.allclose(rows[token], expected, atol=1e-4)
 
 
-def test_rows_are_fitted_together() -> None:
+def test_rows_are_fitted_together():
     """Against the normal equations; and where texts say all there is to know, the rows they were made of come
     back."""
     random = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def test_rows_are_fitted_together() -> None:
     assert np.allclose(initial_embeddings.fitted_rows(begun, rows, texts, english), expected, atol=1e-3)
 
 
-def test_a_word_starts_close_to_its_translation(world: World, data: Path) -> None:  # noqa: F811
+def test_a_word_starts_close_to_its_translation(world: World, data: Path):  # noqa: F811
     _, asked, _, words = opened(world, data, "translations")
     mine, theirs = words.get_vocab(), asked.tokenizer.get_vocab()
     spoken = {word for kind in WORDS.values() for phrase in kind for word in phrase.split()}
@@ -102,7 +102,7 @@ def test_a_word_starts_close_to_its_translation(world: World, data: Path) -> Non
     assert len(both) > 5 and near["translations"] > near["token_embeddings"] + 0.3, near
 
 
-def test_of_pairs_and_of_a_teacher_alone(world: World) -> None:
+def test_of_pairs_and_of_a_teacher_alone(world: World):
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}
     for changes, message in (
         (

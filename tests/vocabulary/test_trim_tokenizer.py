@@ -139,7 +139,7 @@ def scrambled(count: int, seed: int) -> list[str]:
 
 @pytest.mark.parametrize("name", MAKE)
 @pytest.mark.parametrize("min_count", [1, 3])
-def test_kept_texts_are_tokenized_as_before(name: str, min_count: int) -> None:
+def test_kept_texts_are_tokenized_as_before(name: str, min_count: int):
     tokenizer = MAKE[name]()
     texts = [*sentences(12, seed=2), *scrambled(6, seed=3)]
     others = [*sentences(60, seed=4), *scrambled(60, seed=5)]
@@ -162,7 +162,7 @@ def test_kept_texts_are_tokenized_as_before(name: str, min_count: int) -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_a_saved_one_opens_as_it_was(name: str, tmp_path: Any) -> None:
+def test_a_saved_one_opens_as_it_was(name: str, tmp_path):
     from transformers import AutoTokenizer
 
     tokenizer, _ = trimmed(MAKE[name](), sentences(12, seed=2))
@@ -181,7 +181,7 @@ def test_a_saved_one_opens_as_it_was(name: str, tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_special_tokens_keep_their_ids(name: str) -> None:
+def test_special_tokens_keep_their_ids(name: str):
     tokenizer = MAKE[name]()
     made, _ = trimmed(tokenizer, ["the cat"])
     first = [
@@ -196,7 +196,7 @@ def test_special_tokens_keep_their_ids(name: str) -> None:
     assert set(tokenizer.all_special_tokens) <= made.get_vocab().keys()
 
 
-def test_bytes_stay_so_that_nothing_becomes_unknown() -> None:
+def test_bytes_stay_so_that_nothing_becomes_unknown():
     for tokenizer in (unigram(byte_fallback=True),):
         made, _ = trimmed(tokenizer, ["the cat"])
         ids = made("жир 🙂 ß")["input_ids"]
@@ -214,7 +214,7 @@ def cut(tokenizer: Any, text: str) -> list[str]:
     return tokenizer.backend_tokenizer.encode(text).tokens
 
 
-def test_a_dead_end_may_open_and_characters_of_kept_tokens_stay() -> None:
+def test_a_dead_end_may_open_and_characters_of_kept_tokens_stay():
     """`ab` leads nowhere, so `abc` was unknown; `ab` goes, and `a ##bc` is found."""
     pieces = ["[PAD]", "[UNK]", "ab", "a", "##bc", "x", "##b", "q"]
     tokenizer = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
@@ -225,7 +225,7 @@ def test_a_dead_end_may_open_and_characters_of_kept_tokens_stay() -> None:
     assert made.get_vocab().keys() & {"##b", "ab", "q"} == {"##b"}
 
 
-def test_what_an_unknown_character_costs_stays() -> None:
+def test_what_an_unknown_character_costs_stays():
     """`bc de` at −30 beats an unknown b and `cde` at −31; with the least likely piece gone, unknown would
     cost 25 and win."""
     vocab = [
@@ -244,7 +244,7 @@ def test_what_an_unknown_character_costs_stays() -> None:
     assert set(made.get_vocab()) == {"[PAD]", "[UNK]", "cde", "bc", "de", "zz"}
 
 
-def test_the_numbers_of_the_report_by_hand() -> None:
+def test_the_numbers_of_the_report_by_hand():
     pieces = ["[PAD]", "[UNK]", "a", "##b", "ab", "b", "q"]
     tokenizer = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
     _, report = trimmed(tokenizer, ["a b", "a", "a b"], ["ab a", "q", "a z", ""], min_count=2)
@@ -254,7 +254,7 @@ def test_the_numbers_of_the_report_by_hand() -> None:
     assert trim_tokenizer.summary_line(report) == line
 
 
-def test_a_number_of_tokens_is_filled_with_the_first_that_no_text_uses() -> None:
+def test_a_number_of_tokens_is_filled_with_the_first_that_no_text_uses():
     vocabulary = ["[PAD]", "[UNK]", "[unused1]", "a", "##a", "b", "##b", "ab", "ba", "aba"]
     tokenizer = plain(models.WordPiece({token: at for at, token in enumerate(vocabulary)}, unk_token="[UNK]"))
 
@@ -268,8 +268,8 @@ def test_a_number_of_tokens_is_filled_with_the_first_that_no_text_uses() -> None
     assert kept(9, 0) == letters | {"aba", "ba", "ab"}  # and no place that no text reaches
 
 
-def test_what_cannot_be_trimmed() -> None:
-    def refused(tokenizer: Any, texts: list[str], message: str, **options: Any) -> None:
+def test_what_cannot_be_trimmed():
+    def refused(tokenizer: Any, texts: list[str], message: str, **options: Any):
         with pytest.raises(UserError, match=message):
             trimmed(tokenizer, texts, **options)
 

@@ -63,7 +63,7 @@ def library(folder: Path, *options: str) -> Any:
 class CoreStudent:
     """A student of the core."""
 
-    def __init__(self, core: Any, data: bytes) -> None:
+    def __init__(self, core: Any, data: bytes):
         self.core, self._data = core, np.frombuffer(data, np.uint8).copy()
         error = ctypes.c_char_p()
         self._student = core.ed_open(self._data.ctypes.data, len(data), ctypes.byref(error))
@@ -78,7 +78,7 @@ class CoreStudent:
         call(self._student, row.ctypes.data, len(row), found.ctypes.data)
         return found
 
-    def close(self) -> None:
+    def close(self):
         self.core.ed_close(self._student)
 
     def tokenize(self, text: str | bytes, role: int = 0) -> list[int]:
@@ -116,6 +116,6 @@ class CoreStudent:
         return worst.value, least.value
 
 
-def _raised(error: bytes | None) -> None:
+def _raised(error: bytes | None):
     if error is not None:
         raise CoreError(error.decode())
