@@ -34,6 +34,8 @@ PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamp
 LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
 FREE = "coco_captions fever_claims gutenberg onestopenglish scitldr sgd_dialogues tatoeba_en wikisplit"
 UNLABELED = f"{FREE} questions wikipedia_misc".split()
+DOCS = [f"docs_{name}" for name in "cpp govuk node otel powershell react virt".split()]
+QUERIES = [*"medquad scitldr tydi_train biomed_titles factbook".split(), *DOCS]
 FREE_PAIRS = {
     "de": "tatoeba ntrex pud xquad_questions",
     "es": "tatoeba ntrex pud xquad_questions tico19",
@@ -131,6 +133,10 @@ class Tiny:
                 stage["augment"]["pos"] = 0.0
             stage.pop("epochs", None)
             stage["steps"] = 10
+            scores = stage.get("rows", {}).get("scores", {})
+            for teacher in scores.get("teachers", []):
+                teacher["model"] = str(self.multilingual)
+                teacher.pop("dtype")
         return recipe.parse(_without_revisions(made), name)
 
     def made(self, name: str) -> Path:
@@ -258,6 +264,8 @@ def _write_data(data: Path):
             data / f"parallel/wmt.en-{language}.tsv.gz",
             {"en": some, language: [f"{text[::-1]} {language}" for text in some]},
         )
+    for name in QUERIES:
+        _table(data / f"pairs/{name}.en.tsv.gz", {"query": take(12), "text": take(12)})
     for language, names in FREE_PAIRS.items():
         for name in names.split():
             some = take(12)
