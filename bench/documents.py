@@ -150,8 +150,9 @@ def keywords(searches: dict[str, Any]) -> str:
     )
 
 
-def gains(found: dict[str, Any]) -> str:
-    """What documents alone, and queries beside them, brought on each collection, one a line."""
+def gains(found: dict[str, Any], fits: list[dict[str, Any]]) -> str:
+    """What documents alone, and queries beside them, brought on each collection; what a fit found for each
+    teacher that no shipped student learned from. One a line."""
     lines = list[str]()
     for collection, runs in found["adapted"].items():
         before, teacher = (found[who][collection] for who in ("unadapted", "teacher"))
@@ -162,7 +163,22 @@ def gains(found: dict[str, Any]) -> str:
             f"teacher scores {_percent(teacher)}. STS falls from {100 * before['sts7']:.1f} to "
             f"{100 * min(run['scores']['sts7'] for run in runs.values()):.1f}."
         )
+    lines += [_fit_in_a_line(fit) for fit in fits if "search-test" in fit["suites"]]
     return "\n".join([*lines, ""])
+
+
+def _fit_in_a_line(fit: dict[str, Any]) -> str:
+    sts, search = (
+        {who: f"{100 * score:.1f}" for who, score in fit["suites"][suite].items()}
+        for suite in ("sts7", "search-test")
+    )
+    teacher, budget = fit["recipe"]["teacher"]["model"], f"{fit['budget']['max_mb']:g} MB"
+    return (
+        "* `edgedistill fit` searches for the best student of a teacher within a size and a latency. For "
+        f"{teacher}, {budget}, {fit['minutes']:g} minutes and general texts it found one with STS "
+        f"{sts['winner']} and nDCG@10 {search['winner']}. The teacher scores {sts['teacher']} and "
+        f"{search['teacher']}, `nano` {sts['nano']} and {search['nano']}."
+    )
 
 
 def _percent(scores: dict[str, float]) -> str:
@@ -177,7 +193,7 @@ def generated() -> dict[str, tuple[Path, str]]:
         "headline": (README, headline(peers)),
         "students": (README, students(peers, shipped(), searches)),
         "keywords": (README, keywords(searches)),
-        "gains": (README, gains(adaptations)),
+        "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
         "adapted": (RESULTS, adapted(adaptations)),
         "fitted": (RESULTS, fitted(fits)),
