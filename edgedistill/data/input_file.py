@@ -146,6 +146,7 @@ def decoded(data: bytes, name: str, declared: bool = False) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(f"{name}: line {line}: {_damage(error)}") from None
+    _refuse_escapes(text, name)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -214,6 +215,7 @@ def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[i
                     f"{name}: line {number} is over {max_bytes:,} bytes; split the file into lines"
                 )
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            _refuse_escapes(text, name)
             if "\r" in text:
                 raise UserError(
                     f"{name}: line {number} holds a carriage return; save the file with line ends of LF or "
@@ -230,6 +232,12 @@ def _refuse_binary(line: bytes, name: str) -> None:
             raise UserError(f"{name}: {found}, not UTF-8 text; {way_out}")
     if line.count(0) > MOST_NULS * len(line):
         raise UserError(f"{name}: binary, or UTF-16 without a byte order mark; save it as UTF-8 text")
+
+
+def _refuse_escapes(text: str, name: str) -> None:
+    """Raise UserError for text that changes its alphabet as ISO-2022-JP does: all of its bytes are ASCII."""
+    if "\x1b$" in text:
+        raise UserError(f"{name}: ISO-2022, not UTF-8; save it as UTF-8")
 
 
 @contextmanager

@@ -60,9 +60,9 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
     """Compare the reports of two files bundle by bundle, show the table, and draw both on a page.
 
     Reports are matched by title, and two that are alone in their files whatever theirs: both titles are
-    shown. Returns {before, after, changes, only_before, only_after}. Raises UserError where a file is no
-    report or the two have no bundle in common; CheckFailed with the result where accuracy, size or speed
-    fell.
+    shown. Returns {before, after, changes, only_before, only_after, not_compared}: the last has the suites
+    that not both have, with the same tasks. Raises UserError where a file is no report or the two have no
+    bundle in common; CheckFailed with the result where accuracy, size or speed fell.
     """
     olds, news = (_by_title(path) for path in (before, after))
     both = []
@@ -80,10 +80,14 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
             "name reports of the same bundles"
         )
     compared = []
+    not_compared = {}
     for name in shared:
         compared += changes(name, olds[name], news[name])
         if others := _other_conditions(olds[name], news[name]):
             show(f"{name}: times are not compared: measured with another {', '.join(others)}")
+        if suites := _not_shared(olds[name], news[name]):
+            show(f"{name}: not compared, since the reports do not have the same tasks: {', '.join(suites)}")
+            not_compared[name] = suites
     rows = [change.cells for change in compared]
     show(tables.of_cells(HEADS, rows))
     missing = {
@@ -98,6 +102,7 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
     fell = ["{}: {}: {} to {}, {}".format(*change.cells) for change in compared if change.verdict == WORSE]
     listed = [{**change._asdict(), "change": change.change, "verdict": change.verdict} for change in compared]
     result = {"before": str(before), "after": str(after), "changes": listed, **missing}
+    result["not_compared"] = not_compared
     raise_failed(fell, **result)
     return result
 
@@ -115,8 +120,9 @@ def _by_title(path: Path) -> dict[str, Report]:
 def changes(name: str, before: Report, after: Report) -> list[Change]:
     """Compare what both reports of a bundle have; times only of the same conditions."""
     compared = []
+    apart = _not_shared(before, after)
     for suite, quality in before["quality"].items():
-        if suite in after["quality"]:
+        if suite not in apart:
             compared.append(_score(name, suite, quality, after["quality"][suite]))
     was, now = (report["size_bytes"]["graph"] / 1e6 for report in (before, after))
     compared.append(Change(name, "graph MB", was, now, None))
@@ -128,6 +134,15 @@ def changes(name: str, before: Report, after: Report) -> list[Change]:
         now, lower, higher = times(after)
         compared.append(Change(name, measure, was, now, [lower / high - 1, higher / low - 1], resolved))
     return compared
+
+
+def _not_shared(before: Report, after: Report) -> list[str]:
+    """The suites that only one of two reports has, or that have other tasks in each."""
+    tasks = [
+        {suite: [*quality.get("tasks", {})] for suite, quality in report["quality"].items()}
+        for report in (before, after)
+    ]
+    return [suite for suite in {**tasks[0], **tasks[1]} if tasks[0].get(suite) != tasks[1].get(suite)]
 
 
 def _score(name: str, suite: str, before: Measures, after: Measures) -> Change:

@@ -106,6 +106,15 @@ def test_times_of_another_machine_are_not_compared(tmp_path):
     assert "measured with another processor, number of threads, number of texts" in lines[0]
 
 
+def test_a_suite_or_task_of_one_report_is_named(tmp_path):
+    without, other = sampled(), sampled()
+    del without["quality"]["sts7"]
+    other["quality"]["sts7"]["tasks"]["B"] = other["quality"]["sts7"]["tasks"]["A"]
+    for after in (without, other):
+        found = compared(tmp_path, sampled(), after)
+        assert found["not_compared"] == {"x:w8": ["sts7"]} and "sts7" not in verdicts(found)
+
+
 def test_scores_of_nothing_and_below_it_may_rise(tmp_path):
     for before, after in ((0.0, 0.5), (-0.1, 0.2)):
         given = (made("x", "bert", "w8", 4, 1.0, score) for score in (before, after))
