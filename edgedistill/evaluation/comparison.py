@@ -101,8 +101,8 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
         page.write(html, both, rows)
     fell = ["{}: {}: {} to {}, {}".format(*change.cells) for change in compared if change.verdict == WORSE]
     listed = [{**change._asdict(), "change": change.change, "verdict": change.verdict} for change in compared]
-    result = {"before": str(before), "after": str(after), "changes": listed, **missing}
-    result["not_compared"] = not_compared
+    files_named = {"before": str(before), "after": str(after)}
+    result: Measures = {**files_named, "changes": listed, **missing, "not_compared": not_compared}
     raise_failed(fell, **result)
     return result
 
