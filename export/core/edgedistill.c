@@ -1217,31 +1217,26 @@ ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_
         }
         ED_ROWS(ED_PUT)
     }
-#elif ED_KERNEL == ED_DOTPROD
+#elif ED_KERNEL == ED_DOTPROD || ED_KERNEL == ED_RELAXED
+#if ED_KERNEL == ED_DOTPROD
+#define ED_LANES int8x16_t
 #define ED_ZERO(c) int32x4_t s##c = vdupq_n_s32(0), t##c = s##c;
 #define ED_MORE(c) { int8x16_t x = vld1q_s8(weights + 16 * c); s##c = vdotq_s32(s##c, x, u), t##c = vdotq_s32(t##c, x, v); }
 #define ED_PUT(c) vst1q_s32(out + 32 * r + 4 * c, s##c), vst1q_s32(out + 32 * r + 32 + 4 * c, t##c);
 #define ED_A(p) vreinterpretq_s8_u32(vdupq_n_u32(ed_u32(p) ^ 0x80808080u))
-    for (size_t r = 0; r < 4; r += 2) {
-        const int8_t *weights = w;
-        ED_ROWS(ED_ZERO)
-        for (size_t i = 0; i < k; i += 4, weights += 64) {
-            int8x16_t u = ED_A(a + r * k + i), v = ED_A(a + r * k + k + i);
-            ED_ROWS(ED_MORE)
-        }
-        ED_ROWS(ED_PUT)
-    }
-#elif ED_KERNEL == ED_RELAXED
+#else
+#define ED_LANES v128_t
 #define ED_ZERO(c) v128_t s##c = wasm_i32x4_splat(0), t##c = s##c;
 #define ED_MORE(c) { v128_t x = wasm_v128_load(weights + 16 * c); s##c = ED_RELAXED_DOT(s##c, x, u), t##c = ED_RELAXED_DOT(t##c, x, v); }
 #define ED_PUT(c) wasm_v128_store(out + 32 * r + 4 * c, s##c), wasm_v128_store(out + 32 * r + 32 + 4 * c, t##c);
 #define ED_A(p) wasm_i32x4_splat((int32_t)(ed_u32(p) ^ shift))
     uint32_t shift = ED_SHIFT * 0x01010101u;
+#endif
     for (size_t r = 0; r < 4; r += 2) {
         const int8_t *weights = w;
         ED_ROWS(ED_ZERO)
         for (size_t i = 0; i < k; i += 4, weights += 64) {
-            v128_t u = ED_A(a + r * k + i), v = ED_A(a + r * k + k + i);
+            ED_LANES u = ED_A(a + r * k + i), v = ED_A(a + r * k + k + i);
             ED_ROWS(ED_MORE)
         }
         ED_ROWS(ED_PUT)
@@ -1279,6 +1274,7 @@ ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *
 #undef ED_MORE
 #undef ED_PUT
 #undef ED_A
+#undef ED_LANES
 #undef ED_DOT
 
 /* Rows of a product's input in bytes, and the scale of each. */
