@@ -82,10 +82,11 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
     compared = []
     not_compared = {}
     for name in shared:
-        compared += changes(name, olds[name], news[name])
+        suites = _not_shared(olds[name], news[name])
+        compared += changes(name, olds[name], news[name], suites)
         if others := _other_conditions(olds[name], news[name]):
             show(f"{name}: times are not compared: measured with another {', '.join(others)}")
-        if suites := _not_shared(olds[name], news[name]):
+        if suites:
             show(f"{name}: not compared, since the reports do not have the same tasks: {', '.join(suites)}")
             not_compared[name] = suites
     rows = [change.cells for change in compared]
@@ -117,10 +118,10 @@ def _by_title(path: Path) -> dict[str, Report]:
     return titled
 
 
-def changes(name: str, before: Report, after: Report) -> list[Change]:
-    """Compare what both reports of a bundle have; times only of the same conditions."""
+def changes(name: str, before: Report, after: Report, apart: list[str]) -> list[Change]:
+    """Compare what both reports of a bundle have, but for the suites `apart`; times only of the same
+    conditions."""
     compared = []
-    apart = _not_shared(before, after)
     for suite, quality in before["quality"].items():
         if suite not in apart:
             compared.append(_score(name, suite, quality, after["quality"][suite]))

@@ -139,14 +139,6 @@ def new_node(
     return helper.make_node(operator, inputs, [output], name=name or output, **attributes)
 
 
-def product_in_blocks(node: NodeProto, names: list[str], weight: ndarray, bits: int) -> NodeProto:
-    """x · W as a MatMulNBits: symmetric, in blocks of 32 along the input. accuracy_level 4 quantizes
-    activations per row and block. `names` are those of x, of the packed weights and of their scales."""
-    inputs, outputs = weight.shape
-    sizes = {"K": inputs, "N": outputs, "bits": bits, "block_size": 32, "accuracy_level": 4}
-    return new_node("MatMulNBits", names, node.output[0], node.name, domain=MICROSOFT, **sizes)
-
-
 def left_in_float32(fp32: ModelProto, quantized: ModelProto) -> tuple[dict[str, str], float]:
     """({weight: the operator that reads it} of the products that a conversion left in float32, their share of
     all products' weights).

@@ -95,9 +95,10 @@ class Products(int8.Products):
         if step in self.editor.constants:  # a shared layer's
             return whole, step
         check_range(weight, name)
-        values, scale = quantize_groups(weight.T)
         if name in self.moments:
             values, scale = quantize_with_feedback(weight, self.moments[name])
+        else:
+            values, scale = quantize_groups(weight.T)
         groups, scale = in_groups(values), scale[..., None].astype(np.float32)
         rows, inputs = len(values), len(weight)
         even = (groups * scale).reshape(rows, -1)[:, :inputs] * self.factors(x)

@@ -7,7 +7,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 from edgedistill.quantization import eight_bits
-from edgedistill.quantization.graph_editor import Converter, GraphEditor, product_in_blocks
+from edgedistill.quantization.graph_editor import MICROSOFT, Converter, GraphEditor, new_node
 from edgedistill.quantization.sample_texts import TokenIds
 from edgedistill.quantization.w4 import GROUP, in_groups
 
@@ -27,7 +27,8 @@ def convert(model: ModelProto) -> ModelProto:
 
 
 def _matmul_n_bits(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
-    """x · W -> MatMulNBits of 8 bits."""
+    """x · W -> MatMulNBits of 8 bits: symmetric, in blocks along the input. accuracy_level 4 quantizes
+    activations per row and block."""
     weight = editor.weight(node)
     if weight is None:
         return None
@@ -37,4 +38,7 @@ def _matmul_n_bits(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | No
     packed = (values.astype(np.int16) + ZERO).astype(np.uint8).reshape(groups.shape)
     bits = editor.constant(packed, f"{name}_w8")
     scales = editor.constant(scale.reshape(-1), f"{name}_w8_scale")
-    return [product_in_blocks(node, [node.input[0], bits, scales], weight, 8)]
+    inputs, outputs = weight.shape
+    sizes = {"K": inputs, "N": outputs, "bits": 8, "block_size": GROUP, "accuracy_level": 4}
+    read = [node.input[0], bits, scales]
+    return [new_node("MatMulNBits", read, node.output[0], node.name, domain=MICROSOFT, **sizes)]
