@@ -30,7 +30,7 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.open_recipe import open_recipe
 from edgedistill.training.training_sources import TrainingSources
 
-EXPORT_S, LATER = 20.0, 0.04  # seconds, and a share of the minutes, that are kept for export
+EXPORT_S = 15.0  # that are kept for export
 
 
 def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     if weak := judge.weaker_teacher(teacher, before):
         session.log(f"weak: {weak}")
     if not resume and request.steps is None:
-        kept = EXPORT_S + 60 * LATER * request.minutes + 2 * measured_s + opened_s
+        kept = EXPORT_S + 2 * measured_s + opened_s
         spec = timed(spec, 60 * request.minutes - kept - (time.perf_counter() - request.began), session)
     info = train.train(spec, folder, session, resume)
     trained = PreparedStudent.of(run.open_run(folder))
