@@ -15,13 +15,14 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, file_patterns, readers
+from edgedistill.data import file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import KINDS
 from edgedistill.errors import UserError, counted
 from edgedistill.export import library_files
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
+from edgedistill.training.training_sources import TrainingSources
 
 DOCUMENTATION = "documentation"  # a name for texts: sentences that come with this package
 MOST_TEXTS = 200_000  # more bring a small student nothing in an hour
@@ -90,7 +91,7 @@ def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -
 
 def build(section: dict[str, Any], session: Session, seed: int) -> Corpus:
     """The corpus of a recipe's section."""
-    return corpus.build(parsed(section), session, seed)
+    return TrainingSources(parsed(section), {}, session, seed).texts.sides[0]
 
 
 def parsed(section: dict[str, Any]) -> recipe.Rows:
