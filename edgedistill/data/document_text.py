@@ -353,8 +353,8 @@ def restructured(document: str, left_out: LeftOut = lambda what, which: None, bu
     kinds of nodes.
 
     What a directive holds that docutils does not know, such as Sphinx's, is read too. `left_out` is called
-    with a directive that stands for a file or a module, as none is opened, or that is for another format than
-    HTML, and with options that are not read.
+    with a directive that stands for a file, as no file is opened, or that is for another format than HTML,
+    and with options that are not read.
     """
     from edgedistill.data.restructured_text import parsed
 
@@ -365,7 +365,7 @@ def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1)
     """The passages below a node of docutils' tree."""
     from docutils import nodes
 
-    from edgedistill.data.restructured_text import LeftOut
+    from edgedistill.data.restructured_text import NotRead
 
     invisible = (nodes.comment, nodes.substitution_definition, nodes.target)
     line = node.line or line
@@ -377,7 +377,7 @@ def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1)
         left_out("directive", f"raw:: {node['format']}")
     elif isinstance(node, nodes.meta):
         left_out("directive", "meta::")
-    elif isinstance(node, LeftOut):
+    elif isinstance(node, NotRead):
         left_out(node["what"], node["which"])
     elif isinstance(node, nodes.system_message):  # the source stands in it, of what could not be parsed
         lost = [child.astext() for child in node.children if isinstance(child, nodes.literal_block)]
@@ -474,9 +474,9 @@ def _fonts_without_unicode(page: Any) -> Iterator[str]:
 def _notes(page: Any) -> Iterator[str]:
     """The texts that stand on a page beside its content: those of its notes, and of its form's fields; of one
     that has none its rich text, the caption of a button, or what is drawn in its place."""
-    notes = [reference.get_object() for reference in page.annotations or []]
-    for note in (note for note in notes if isinstance(note, dict) and not note.get("/F", 0) & NOT_SHOWN):
-        key = NOTE_TEXT.get(str(note.get("/Subtype")), "/Contents")
+    for note in (reference.get_object() for reference in page.annotations or []):
+        is_shown = hasattr(note, "get_inherited") and not note.get("/F", 0) & NOT_SHOWN
+        key = NOTE_TEXT.get(str(note.get("/Subtype")), "/Contents") if is_shown else None
         if key is not None:
             look = note.get_inherited("/MK", {}) if note.get_inherited("/Ff", 0) & PUSH_BUTTON else {}
             rich = "".join(_strings(note.get_inherited("/RC")))

@@ -44,7 +44,7 @@ NO_LINE_ENDS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ") 
 _LOCK = threading.Lock()  # docutils keeps its directives and roles in its modules
 
 
-class LeftOut(nodes.Invisible, nodes.Element):
+class NotRead(nodes.Invisible, nodes.Element):
     """What is not read of a document, and `which` of it."""
 
 
@@ -67,9 +67,7 @@ class _AnyDirective(Directive):
         shown: list[nodes.Node] = [nodes.paragraph(text, text) for text in texts if text]
         for node in shown:
             node.line = self.lineno
-        shown += [LeftOut(what="options", which=f"{self.name} :{name}:") for name in options]
-        if self.name.startswith("auto"):  # as Sphinx's, which print what stands in modules
-            shown.append(LeftOut(what="directive", which=f"{self.name}:: {described}"))
+        shown += [NotRead(what="options", which=f"{self.name} :{name}:") for name in options]
         if self.name in CODE:
             content = nodes.literal_block("", "\n".join(self.content))
             content.line = self.content_offset + 1

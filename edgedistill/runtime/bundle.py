@@ -266,7 +266,7 @@ class Bundle:
         long = [at for at, row in enumerate(ids) if len(row) >= most]
         whole = dict(zip(long, encoder.token_counts([texts[at] for at in long], role), strict=True))
         unknown = [int((row == encoder.unknown_id).sum()) for row in ids]
-        of_mark = encoder._whole_tokenizer.encode(mark).ids.count(encoder.unknown_id)
+        of_mark = sum(token == encoder.unknown_id for token in encoder._whole_tokenizer.encode(mark).ids)
         marks = [min(count, of_mark * text.count(mark)) for text, count in zip(texts, unknown, strict=True)]
         return [
             (max(0, whole.get(at, 0) - most), count - marks[at], marks[at] < count >= len(ids[at]) - around)

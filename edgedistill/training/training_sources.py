@@ -15,6 +15,13 @@ from edgedistill.evaluation import scoring
 from edgedistill.session import Session
 
 
+@cache
+def _of_shipped_suites() -> frozenset[int]:
+    """The keys of their texts."""
+    suites = map(scoring.suite, scoring.SHIPPED)
+    return frozenset(added_texts.measured(text for suite in suites for text in suite.texts))
+
+
 @dataclass(eq=False)
 class TrainingSources:
     """The rows `of` a recipe and the `tables` of its stages, by their places in it. They are read when they
@@ -31,7 +38,7 @@ class TrainingSources:
     tables: Mapping[str, recipe.Rows]
     session: Session
     seed: int
-    measured: frozenset[int] = field(default_factory=lambda: _of_shipped_suites())
+    measured: frozenset[int] = field(default_factory=_of_shipped_suites)
 
     @classmethod
     def of_recipe(cls, spec: recipe.Recipe, session: Session) -> TrainingSources:
@@ -82,13 +89,6 @@ class TrainingSources:
             if spec.held_out:
                 measured |= _held_out(spec, self._read(place))
         return measured
-
-
-@cache
-def _of_shipped_suites() -> frozenset[int]:
-    """The keys of their texts."""
-    suites = map(scoring.suite, scoring.SHIPPED)
-    return frozenset(added_texts.measured(text for suite in suites for text in suite.texts))
 
 
 def _held_out(spec: recipe.Rows, rows: Rows) -> set[int]:
