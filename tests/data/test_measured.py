@@ -137,7 +137,7 @@ def test_what_adapt_and_fit_judge_by_is_not_trained_on(tmp_path):
         file.write("\n".join(shipped))
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     for more in ({}, {"held_out": 20}):
-        built = texts.build({**section, **more}, session, 0)
+        built = texts.read({**section, **more}, 1, session)
         trained, held = built.texts(range(built.training_count)), built.texts(built.held_out)
         assert not set(trained) & set(shipped) and set(TEXTS) <= {*trained, *held}
         count = len(set(shipped) - set(held))
