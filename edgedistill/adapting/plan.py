@@ -43,8 +43,9 @@ class Request:
 
     `student` is a shipped name, a bundle or a run, `texts` are globs, `out` is the bundle's folder, and runs
     lie in `runs`. `pairs` are a table of queries and the texts that answer them. `teacher` is another than
-    the student's own. All of it may take about `minutes` from when it `began`, by time.perf_counter; with
-    `steps` these end the training, not the clock. With `overwrite`, an earlier run and bundle are replaced.
+    the student's own, `also` a second one beside it. All of it may take about `minutes` from when it `began`,
+    by time.perf_counter; with `steps` these end the training, not the clock. With `overwrite`, an earlier run
+    and bundle are replaced.
     """
 
     student: str
@@ -58,6 +59,7 @@ class Request:
     precisions: tuple[str, ...] = ("int8",)
     overwrite: bool = False
     pairs: queries.Pairs | None = None
+    also: recipe.Teacher | None = None
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -94,25 +96,30 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
         fact = f"the student will read up to {tokens} tokens of each ({source.max_tokens} before)"
         session.log(f"the texts are long: {fact}")
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
-    most = math.inf if request.steps is not None else _most_rows(request, teacher, own, words, session)
+    teachers = [teacher]
+    if request.also is not None:
+        teachers.append(quickest(request.also.model_copy(update={"max_tokens": teacher.max_tokens}), session))
+    most = math.inf if request.steps is not None else _most_rows(request, teachers, own, words, session)
     spec = adaptation_recipe(request, source, teacher, section, words, tokens, most)
-    if not finished_student.needs_new_head(spec, source, whole.dims):
-        return spec
-    session.log(f"{request.student} keeps its own space: the teacher's embeddings are rotated to it")
     described = spec.model_dump(by_alias=True, exclude_defaults=True)
-    described["rows"]["documentation_texts"] = texts.LEAST_GENERAL
-    return recipe.parse(shapes.in_own_space(described, source.dims, whole.dims), "adapt")
+    if finished_student.needs_new_head(spec, source, whole.dims):
+        session.log(f"{request.student} keeps its own space: the teacher's embeddings are rotated to it")
+        described["rows"]["documentation_texts"] = texts.LEAST_GENERAL
+        described = shapes.in_own_space(described, source.dims, whole.dims)
+    if others := [each.model_dump(exclude_defaults=True) for each in teachers[1:]]:
+        described["targets"] = {**shapes.targets(source.dims, source.dims + 1), "teachers": others}
+    return recipe.parse(described, "adapt")
 
 
 def _most_rows(
-    request: Request, teacher: recipe.Teacher, own: Corpus, words: np.ndarray, session: Session
+    request: Request, teachers: list[recipe.Teacher], own: Corpus, words: np.ndarray, session: Session
 ) -> float:
-    """How many whole texts and passages the teacher can embed in its share of the minutes. Raises UserError
-    for fewer than FEWEST."""
+    """How many whole texts and passages the teachers can embed in their share of the minutes. Raises
+    UserError for fewer than FEWEST."""
     session.log("measuring how fast the teacher is here")
     since, worked = time.perf_counter(), time.process_time()
-    opened, sample = open_teacher(teacher, session), training_time.sample(own)
-    seconds = training_time.seconds_per_text(opened, sample, session.device, TEACHER_S)
+    opened, sample = [open_teacher(each, session) for each in teachers], training_time.sample(own)
+    seconds = sum(training_time.seconds_per_text(each, sample, session.device, TEACHER_S) for each in opened)
     busy = (time.perf_counter() - since) / max(0.01, time.process_time() - worked)
     beside = BESIDE_S * max(1.0, busy)
     mean = float(words.mean())
@@ -144,9 +151,13 @@ def resumed(request: Request, source: run.Run, file: Path, session: Session) -> 
     pairs were asked for and are not now, or the other way round."""
     planned = recipe.read(file).model_dump(mode="json", by_alias=True)
     texts_stage, *behind = planned["stages"]
-    if bool(behind) != (request.pairs is not None):
-        fact = f"planned {'with' if behind else 'without'} --pairs"
-        raise UserError(f"{file.parent}: {fact}; resume it likewise, change --out, or add --overwrite")
+    others = (planned["targets"] or {}).get("teachers", [])
+    for option, found, asked in (("pairs", behind, request.pairs), ("also", others, request.also)):
+        if bool(found) != (asked is not None):
+            fact = f"planned {'with' if found else 'without'} --{option}"
+            raise UserError(f"{file.parent}: {fact}; resume it likewise, change --out, or add --overwrite")
+    if request.also is not None:
+        others[0]["model"] = request.also.model
     if request.pairs is not None:
         pairs = queries.relative(request.pairs, session).section
         behind[0]["rows"] |= {key: pairs[key] for key in ("files", "columns")}

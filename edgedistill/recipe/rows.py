@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from edgedistill.errors import shown
 from edgedistill.files import Json
 from edgedistill.recipe.section import Location, Revision, Section
-from edgedistill.recipe.teacher import Teacher
+from edgedistill.recipe.teacher import OtherTeachers
 
 DOCUMENTATION = "packaged:documentation"  # a name among files
 LONGEST_LIST = 64  # documents of a row
@@ -80,20 +80,13 @@ class JointScores(Section):
     """The mean of several scores of each query's own documents: the cosines of the recipe's teacher and of
     others, and BM25, each as z-scores among these documents."""
 
-    teachers: list[Teacher] = Field(
+    teachers: OtherTeachers = Field(
         [],
-        max_length=8,
         description="Models beside the recipe's teacher, with prompts and pooling of theirs.",
     )
     bm25: float = Field(
         0.0, ge=0, le=1_000, description="The weight of BM25 over all documents; each teacher's is 1."
     )
-
-    @model_validator(mode="after")
-    def _models(self) -> JointScores:
-        if any(teacher.model is None for teacher in self.teachers):
-            raise ValueError("`teachers` of scores are models; give each its `model`")
-        return self
 
 
 Columns = Annotated[list[str], Field(max_length=LONGEST_LIST), Tag("list[str]")]

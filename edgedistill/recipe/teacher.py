@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from edgedistill.recipe.section import ByKind, Location, OneOf, Pooling, Revision, Section
 
@@ -81,6 +81,15 @@ class Teacher(Section):
         return self.embeddings or (
             f"{self.model}@{self.revision}" if self.revision is not None else str(self.model)
         )
+
+
+def _models(teachers: list[Teacher]) -> list[Teacher]:
+    if any(teacher.model is None for teacher in teachers):
+        raise ValueError("teachers beside the recipe's are models; give each its `model`")
+    return teachers
+
+
+OtherTeachers = Annotated[list[Teacher], Field(max_length=8), AfterValidator(_models)]
 
 
 class Reduction(ByKind):
@@ -161,6 +170,11 @@ class Targets(Section):
         "lengths. DistilCSE's KD matches such embeddings.",
     )
     normalize: bool = Field(True, description="Scale the targets to unit length.")
+    teachers: OtherTeachers = Field(
+        [],
+        description="Models beside the recipe's teacher, which read texts as documents. The targets' cosines "
+        "are about the mean of what all of them give. Needs `reduce` of kind pca.",
+    )
     sample: int = Field(
         20_000, ge=2, description="Number of texts that reducers and alignments are fitted on."
     )
@@ -170,6 +184,10 @@ class Targets(Section):
         if self.raw and self.normalize:
             raise ValueError(
                 "`raw` keeps the lengths that `normalize` removes; set normalize: false, or leave `raw` out"
+            )
+        if self.teachers and (self.reduce.kind != "pca" or self.reduce.keeps_space):
+            raise ValueError(
+                "`teachers` are beside the teacher's dimensions; set reduce: {kind: pca}, no rank"
             )
         return self
 

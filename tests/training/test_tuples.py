@@ -291,7 +291,7 @@ def test_scores_of_two_teachers_and_words_are_mean_z_scores(data: World, tmp_pat
         (
             {"teachers": [{"embeddings": "x.npy"}]},
             {"negatives": {}},
-            "scores: .teachers. of scores are models",
+            "scores.teachers: .*are models",
         ),
         ({"teachers": [{"model": "none/here"}]}, {"negatives": {}}, r"scores.teachers\[0\].*none/here"),
         (["score"], {"negatives": {}}, "negatives. have no .scores."),
