@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -19,6 +19,7 @@ from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Ints, Measures, encoded, unit
 from edgedistill.evaluation.suites.suite_files import (
     Find,
+    Index,
     Search,
     Task,
     TaskData,
@@ -34,13 +35,6 @@ CHUNK_TEXTS = 4096  # of a corpus, encoded at a time
 POOL = 10  # ranked per query
 BESIDE = " + BM25"  # in the title of a ranking, after the suite's name
 Ranking = list[tuple[float, str]]  # (score, id) of a query's texts, best first
-
-
-class Index(NamedTuple):
-    """The ids of a collection's n texts, and their unit embeddings (n, d)."""
-
-    names: list[str]
-    embeddings: Floats
 
 
 class RetrievalFolder(Task):

@@ -17,6 +17,13 @@ from edgedistill.runtime.compact import compact, expanded
 Find = Callable[[str], Path]  # a name in suite.yaml -> its path
 
 
+class Index(NamedTuple):
+    """The ids of a collection's n texts, and their unit embeddings (n, d)."""
+
+    names: list[str]
+    embeddings: Floats
+
+
 class Search(NamedTuple):
     """What is measured beside the ranking by cosine: BM25 with this weight, and the texts' embeddings in
     fewer bytes."""
