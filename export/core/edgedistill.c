@@ -290,16 +290,23 @@ static size_t ed_utf8(int32_t code, uint8_t *out) {
     return more + 1;
 }
 
-/* The row (first, last, value) of a table of ranges that holds a code point; NULL where none does. */
-static const uint8_t *ed_run(const ed_array *runs, int32_t code) {
-    size_t low = 0, high = runs->count;
+/* Of rows in the order of their first two numbers, the last one that is not behind a pair; NULL where all are. */
+static const uint8_t *ed_last(const ed_array *rows, int32_t first, int32_t second) {
+    size_t low = 0, high = rows->count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (ed_i32(runs->data + 12 * middle) <= code) low = middle + 1;
+        const uint8_t *row = rows->data + rows->each * middle;
+        int32_t a = ed_i32(row);
+        if (a < first || (a == first && ed_i32(row + 4) <= second)) low = middle + 1;
         else high = middle;
     }
-    const uint8_t *run = runs->data + 12 * low - 12;
-    return low && code <= ed_i32(run + 4) ? run : NULL;
+    return low ? rows->data + rows->each * (low - 1) : NULL;
+}
+
+/* The row (first, last, value) of a table of ranges that holds a code point; NULL where none does. */
+static const uint8_t *ed_run(const ed_array *runs, int32_t code) {
+    const uint8_t *run = ed_last(runs, code, INT32_MAX);
+    return run && code <= ed_i32(run + 4) ? run : NULL;
 }
 
 static int32_t ed_class(const ed_array *runs, int32_t code) {
@@ -404,34 +411,18 @@ static void ed_wordpiece(ed_tokens *t, int32_t code) {
 
 /* The canonical decomposition of a code point, behind `count` others: 1 to 4. `parts` are (character, its 1 to 4 parts, 0). */
 static size_t ed_decompose(const ed_student *s, int32_t code, int32_t *codes, size_t count) {
-    size_t low = 0, high = code < 0xC0 ? 0 : s->parts.count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        const uint8_t *row = s->parts.data + 20 * middle;
-        if (ed_i32(row) == code) {
-            for (size_t at = 1; at < 5 && ed_i32(row + 4 * at); at++) codes[count++] = ed_i32(row + 4 * at);
-            return count;
-        }
-        if (ed_i32(row) < code) low = middle + 1;
-        else high = middle;
-    }
-    return codes[count] = code, count + 1;
+    const uint8_t *row = code < 0xC0 ? NULL : ed_last(&s->parts, code, INT32_MAX);
+    if (!row || ed_i32(row) != code) return codes[count] = code, count + 1;
+    for (size_t at = 1; at < 5 && ed_i32(row + 4 * at); at++) codes[count++] = ed_i32(row + 4 * at);
+    return count;
 }
 
 /* What two code points compose to, 0 where they do not. `composed` are (first, second, both). */
 static int32_t ed_composed(const ed_student *s, int32_t first, int32_t second) {
     if (first >= 0x1100 && first < 0x1113 && second >= 0x1161 && second < 0x1176) return 0xAC00 + ((first - 0x1100) * 21 + second - 0x1161) * 28;
     if (first >= 0xAC00 && first < 0xD7A4 && (first - 0xAC00) % 28 == 0 && second > 0x11A7 && second < 0x11C3) return first + second - 0x11A7;
-    size_t low = 0, high = s->composed.count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        const uint8_t *pair = s->composed.data + 12 * middle;
-        int32_t a = ed_i32(pair), b = ed_i32(pair + 4);
-        if (a == first && b == second) return ed_i32(pair + 8);
-        if (a < first || (a == first && b < second)) low = middle + 1;
-        else high = middle;
-    }
-    return 0;
+    const uint8_t *pair = ed_last(&s->composed, first, second);
+    return pair && ed_i32(pair) == first && ed_i32(pair + 4) == second ? ed_i32(pair + 8) : 0;
 }
 
 /* Normalization form C in place: marks in the order of their classes, then composed with the last character of class 0. */
@@ -475,6 +466,13 @@ static const uint8_t *ed_replacement(const ed_student *s, const uint8_t *bytes, 
     return NULL;
 }
 
+static double ed_score(const ed_student *s, uint32_t token) {
+    double score;
+    float single;
+    if (s->scores.each == 8) return memcpy(&score, s->scores.data + 8 * (size_t)token, 8), score;
+    return memcpy(&single, s->scores.data + 4 * (size_t)token, 4), (double)single;
+}
+
 /* A piece ends: the tokens with the highest sum of scores; characters of no token in a row are one unknown token. */
 static void ed_end_piece(ed_tokens *t) {
     const ed_student *s = t->s;
@@ -503,11 +501,7 @@ static void ed_end_piece(ed_tokens *t) {
             else ed_begin(s, t->word[at], &low, &high);
             if (low == high) break;
             if (s->token[low].size != at + 1 - start) continue;
-            double score;
-            float single_score;
-            if (s->scores.each == 8) memcpy(&score, s->scores.data + 8 * (size_t)low, 8);
-            else memcpy(&single_score, s->scores.data + 4 * (size_t)low, 4), score = single_score;
-            score += t->score[start];
+            double score = t->score[start] + ed_score(s, low);
             if (t->by[at + 1] == none || score > t->score[at + 1]) t->score[at + 1] = score, t->from[at + 1] = (uint32_t)start, t->by[at + 1] = low;
             if (at + 1 == next) single = 1;
         }
@@ -834,13 +828,7 @@ static void ed_read_tokenizer(ed_reader *r, ed_student *s) {
     s->inside = 0, s->inside_end = (uint32_t)h->tokens;
     for (uint32_t i = 0; i < s->prefix.size; i++) ed_narrow(s, &s->inside, &s->inside_end, i, s->prefix.text[i]);
     double least = 0;
-    for (uint32_t i = 0; i < s->scores.count; i++) {
-        double score;
-        float single;
-        if (s->scores.each == 8) memcpy(&score, s->scores.data + 8 * (size_t)i, 8);
-        else memcpy(&single, s->scores.data + 4 * (size_t)i, 4), score = single;
-        least = i && least < score ? least : score;
-    }
+    for (uint32_t i = 0; i < s->scores.count; i++) least = i ? fmin(least, ed_score(s, i)) : ed_score(s, 0);
     s->unknown_score = least - 10;
 }
 
@@ -879,6 +867,9 @@ static size_t ed_read_layers(ed_reader *r, ed_student *s, size_t width) {
 static const char *ed_read(ed_student *s, ed_reader *r) {
     const uint32_t one = 1;
     ed_header *h = &s->h;
+#ifdef __wasm_relaxed_simd__
+    if (ed_signed() != 1 && ed_signed() != -1) return "this engine's relaxed SIMD is not as specified; hand over edgedistill.wasm";
+#endif
     if (*(const uint8_t *)&one != 1) return "a processor with its highest byte first; no file of a student can be read here";
     if ((uintptr_t)r->data % 4) return "data: not at a multiple of 4 bytes";
     if (r->size < 8 || memcmp(r->data, "edstudnt", 8)) return "not a student's file" ED_AGAIN;

@@ -385,7 +385,8 @@ def test_in_sql(exported: Callable[..., Path], core: Any, tmp_path):
         for call in (f"embed({text})", f"embed({text}, 'int8')", f"embed_document({text}, 'bits')")
     ]
     found = lines(opened, *called, "embed(null) is null", f"cosine(embed_query({text}), embed({other}))")
-    assert found[:5] == ["24", *[blob.tobytes().hex().upper() for blob in blobs], "1"]
+    assert json.loads(found[0])["precision"] == "int8"
+    assert found[1:5] == [*[blob.tobytes().hex().upper() for blob in blobs], "1"]
     assert float(found[5]) == pytest.approx(float(rows[0] @ rows[1]), abs=1e-6)
     wrong = lines("embed('a')", opened, "embed('a', 'w4')", "embed_open('/none')", "cosine(x'00', x'00')")
     for fact in ("no student", "precision: float32", "/none: not readable", "not two float32"):
