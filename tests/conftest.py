@@ -16,6 +16,9 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 collect_ignore = ["faults"] if os.name == "nt" else []  # limits and signals of POSIX
 
+LONGEST = """test_every_recipe.py test_core.py test_fit.py test_adapting.py test_processes.py test_places.py
+test_web.py test_javascript.py test_faults.py test_server.py test_bench.py""".split()
+
 WORDS = {
     "who": "the cat|the dog|a child|my neighbour|the teacher|an old man|the young singer|our doctor".split(
         "|"
@@ -26,6 +29,11 @@ WORDS = {
     "when": "in the morning|after dinner|on Sunday|before the rain|every day|at the station|near the "
     "river|without a word".split("|"),
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]):
+    """The files that take longest come first, so that no process is left with one at the end."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
@@ -76,11 +84,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def measure_briefly():
     """What plans by measured seconds measures a call or two: here no number is too rough."""
     from edgedistill.adapting import plan as adapting_plan
+    from edgedistill.fitting import judge
     from edgedistill.fitting import plan as fitting_plan
+    from edgedistill.fitting import texts as fitting_texts
     from edgedistill.planning import cost, training_time
 
     cost.MOST_SECONDS, cost.ROUNDS, training_time.TEACHER_SECONDS = 0.0, 1, 0.0
     adapting_plan.TEACHER_S = fitting_plan.TEACHER_S = 0.1
+    fitting_texts.MOST_EPOCHS = 0.5  # a fit ends by its steps
+    judge.PASSAGES, judge.QUERIES = 100, 60
 
 
 def make_tokenizer() -> Any:
