@@ -16,7 +16,6 @@ from edgedistill.evaluation.tables import significant
 from edgedistill.planning import training_time
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import int8
-from edgedistill.quantization.conversion import PRODUCTS
 from edgedistill.runtime import onnx_session
 from edgedistill.session import Session, wrapped
 from edgedistill.students import classifier, graph, kinds
@@ -121,8 +120,8 @@ def size_and_latency(
     sizes = {}
     rounds = {}
     for name in precisions:
-        if name in PRODUCTS:
-            converted = PRODUCTS[name](fp32, largest).converted()
+        if name in quantization.PRODUCTS:
+            converted = quantization.PRODUCTS[name](fp32, largest).converted()
         else:
             converted = quantization.convert(fp32, name)
         model = converted.SerializeToString()
