@@ -174,7 +174,7 @@ def build(
         session.log(f"{meta['pairs']:,} of {spool.read:,} rows kept, {held_out:,} held out")
 
     rows = Rows.open(cached_folder(session.cache / "rows" / making.key(NOT_READ, whole), write, session.log))
-    session.reading.add(rows.fingerprint, rows.reading)
+    session.reading.add(making.files, rows.reading)
     if spec.ranked and len(rows.sides[1]) == 1:
         raise UserError(
             f"{place}: all {len(rows):,} rows have the same document, and there is nothing to "
