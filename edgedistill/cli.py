@@ -510,9 +510,6 @@ def fit(
         "SPACE",
         "own; or teacher, if the student is to search an index of the teacher's embeddings.",
     ),
-    steps: int | None = _value(
-        None, "N", "Train the best candidate so many steps instead of by the clock.", min=4
-    ),
     out: Path = _value(Path("fit"), "DIR", "Folder of the fit."),
     resume: Resume = False,
     column: Column = None,
@@ -545,7 +542,7 @@ def fit(
     queries = None if pairs is None else Pairs(pairs, query_column, text_column)
     request = FitRequest(
         *(known_teacher, tuple(texts or ()), budget, minutes, column),
-        *("teacher" if space == "teacher" else "own", steps, seed, queries, data),
+        *("teacher" if space == "teacher" else "own", seed, queries, data),
     )
     with _resumable(out, out):
         session = _session(data, device, remote_code, quiet=as_json)

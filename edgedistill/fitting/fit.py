@@ -13,7 +13,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from edgedistill import files, recipe, resolve
@@ -21,17 +20,15 @@ from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer, model_source
 from edgedistill.fitting import judge, plan, record, texts
 from edgedistill.fitting.plan import Fit
-from edgedistill.fitting.record import Candidate, FitRequest, State
-from edgedistill.fitting.shapes import Shape
+from edgedistill.fitting.record import Candidate, Costed, FitRequest, State
 from edgedistill.planning.cost import graph_medians_ms, medians_ms
-from edgedistill.runtime import bundle, verify
+from edgedistill.runtime import bundle
 from edgedistill.session import Session
-from edgedistill.teacher.encoder import flush_denormals
+from edgedistill.teacher.encoder import device_of, flush_denormals
 
 NAME = "mine"
 ATTEMPTS = 4  # to measure a p50 within the budget
-FIRST_SHARE = 0.45  # of the time for training: for the first measurement of each candidate
-STEPS_SHARE = 4  # of `steps`, one such part for each of them
+FIRST_SHARE = 0.45  # of the time for training: for the first training of each candidate
 LONGER = "-longer"  # the name of the best candidate's second, longer training
 
 
@@ -44,80 +41,75 @@ def fit(request: FitRequest, out: Path, session: Session, resume: bool = False) 
     """
     started = time.monotonic()
     request = replace(request, data=request.data or Path())
-    session = replace(session, data=request.data)
-    _check_request(request)
-    _check_folder(out, resume)
-    new = record.read(out) is None
+    session = replace(session, data=request.data, device=device_of(session.device))
+    _check_teacher(request.teacher)
+    texts.section(request.texts, request.column, request.data)  # raises
+    state = _state(request, out, resume)
+    if (finished := record.result(out)) is not None:
+        session.log(f"{out}: finished already")
+        return finished
+    flush_denormals()
     with files.full_disk_as_user_error(out), files.held(out, "works on this fit"):
         try:
-            return _find(request, out, session, started)
+            return _find(Fit(request, out, state, session, started - state.spent_s))
         except UserError:
-            if new and not (out / record.TRIALS).exists():  # other settings can be given
+            if not (out / record.TRIALS).exists():  # other settings can be given
                 shutil.rmtree(out)
             raise
 
 
-def _check_request(request: FitRequest) -> None:
-    """Raise UserError for what can be seen before anything is read or opened."""
-    texts.section(request.texts, request.column, request.data)
-    if not resolve.is_run(request.teacher.model):
-        try:
-            folder = resolve.teacher_files(request.teacher, "--teacher")
-        except UserError as error:
-            named = "\n".join(error.problems).replace("--teacher.model", "--teacher")
-            raise UserError(named.replace("set --teacher.", "give --")) from None
-        model_source.check_encoder(folder, str(request.teacher.model), request.teacher.pooling, "teach")
-
-
-def _check_folder(out: Path, resume: bool) -> None:
-    """Raise UserError for a folder that is not a fit's, and for an unfinished one, unless it is to be
-    resumed.
-    """
-    if (out / record.STATE).exists():
-        if record.result(out) is None and not resume:
-            raise UserError(f"{out}: an unfinished fit; continue it with --resume, or delete it")
+def _check_teacher(teacher: recipe.Teacher) -> None:
+    """Raise UserError for what cannot teach, before anything is opened."""
+    if resolve.is_run(teacher.model):
         return
-    if resume:
-        raise UserError(f"{out}: nothing to resume; leave --resume out")
-    if out.exists() and not (out.is_dir() and {each.name for each in out.iterdir()} <= {files.LOCK}):
-        files.check_free(out, mark=record.STATE, what="a fit")
+    try:
+        folder = resolve.teacher_files(teacher, "--teacher")
+    except UserError as error:
+        named = "\n".join(error.problems).replace("--teacher.model", "--teacher")
+        raise UserError(named.replace("set --teacher.", "give --")) from None
+    model_source.check_encoder(folder, str(teacher.model), teacher.pooling, "teach")
 
 
-def _find(request: FitRequest, out: Path, session: Session, started: float) -> dict[str, Any]:
-    """Plan, train and choose, from where an earlier process came. Writes fit.json."""
-    if session.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
-    gpu = session.device in ("auto", "cuda") and torch.cuda.is_available()
+def _state(request: FitRequest, out: Path, resume: bool) -> State:
+    """The state of the fit that lies in a folder, or a new one. Raises UserError for a folder that is not a
+    fit's, for one of another fit, and for an unfinished one, unless it is to be resumed."""
     settings = request.settings()
-    state = record.read(out) or State(settings)
+    state = record.read(out)
+    if state is None and resume:
+        raise UserError(f"{out}: nothing to resume; leave --resume out")
+    if state is None:
+        if not out.is_dir() or {path.name for path in out.iterdir()} - {files.LOCK}:
+            files.check_free(out, mark=record.STATE, what="a fit")
+        return State(settings)
+    if not resume and record.result(out) is None:
+        raise UserError(f"{out}: an unfinished fit; continue it with --resume, or delete it")
     if fact := files.difference(state.settings, settings):
         raise UserError(f"{out}: a fit with other settings ({fact}); give another --out, or delete it")
-    if (done := record.result(out)) is not None:
-        session.log(f"{out}: finished already")
-        return done
-    flush_denormals()
-    at_work = Fit(
-        request, out, state, replace(session, device="cuda" if gpu else "cpu"), started - state.spent_s
-    )
-    at_work.record(settings=settings)
-    plan.make(at_work)
-    train_candidates(at_work)
-    won = choose(at_work)
-    chosen = next(each for each in state.candidates if each.name == won["candidate"])
-    done = {
-        "winner": won,
+    return state
+
+
+def _find(fit: Fit) -> dict[str, Any]:
+    """Plan, train and choose, from where an earlier process came. Writes fit.json."""
+    state = fit.state
+    fit.record()
+    plan.make(fit)
+    train_candidates(fit)
+    chosen, winner = choose(fit)
+    failed = [candidate for candidate in state.candidates if candidate.problem]
+    result = {
+        "winner": winner,
         "verdict": verdict(state, chosen),
         "teacher": state.teacher_measures,
         "start": state.start.measures if state.start is not None else None,
         **record.PLACES,
-        "budget": asdict(request.budget),
-        "held_out": len(at_work.judge.texts),
+        "budget": asdict(fit.request.budget),
+        "held_out": len(fit.judge.texts),
         "texts": state.texts,
-        "candidates": record.standings(state),
-        "seconds": round(at_work.spent_s, 1),
+        "candidates": [candidate.report for candidate in [*state.measured, *failed]],
+        "seconds": round(fit.spent_s, 1),
     }
-    files.write_json(out / record.RESULT, done)
-    return record.result(out) or done
+    files.write_json(fit.folder / record.RESULT, result)
+    return record.result(fit.folder) or result
 
 
 # ---- training
@@ -126,83 +118,43 @@ def _find(request: FitRequest, out: Path, session: Session, started: float) -> d
 def train_candidates(fit: Fit) -> None:
     """Train the best starts and the first of the other shapes for equal minutes each, then the best of these
     for all that is left. Where the machine has become so slow that too little is left, fewer are trained."""
-    shapes = _to_train(fit)
-    known = {each.name for each in fit.state.candidates}
-    new = [shape for shape in shapes if shape.name not in known]
-    share = FIRST_SHARE / len(shapes) if len(shapes) > 1 else 1.0
-    for number, shape in enumerate(new):
-        seconds = _training_seconds(fit, shape, share, len(new) - number)
-        if seconds < plan.LEAST_TRIAL_S and any(each.steps for each in fit.state.candidates):
-            fit.session.log(f"{shape.name}: left out, too little time to train it and others")
-            continue
-        fit.measure(_candidate(fit, shape, shape.name, seconds, share == 1.0))
-    trained = [each for each in _ranked(fit.state) if each.steps]
-    if len(shapes) == 1 or not trained or any(each.name.endswith(LONGER) for each in trained):
-        return
-    best = trained[0]
-    seconds = _training_seconds(fit, best.shape, 1.0, 1)
-    if seconds >= 2 * plan.LEAST_TRIAL_S:
-        fit.measure(_candidate(fit, best.shape, best.name + LONGER, seconds, True))
+    if fit.state.planned_s is None:
+        fit.record(planned_s=fit.spent_s)
+    chosen = _to_train(fit)
+    first = FIRST_SHARE if len(chosen) > 1 else 1.0
+    for number, costed in enumerate(chosen, 1):
+        _train(fit, costed.shape.name, costed, first * number / len(chosen))
+    trained = [each for each in ranked(fit.state) if each.steps]
+    if len(chosen) > 1 and trained and not any(each.name.endswith(LONGER) for each in trained):
+        _train(fit, trained[0].name + LONGER, trained[0].costed, 1.0)
 
 
-def _to_train(fit: Fit) -> list[Shape]:
-    """The best two starts, and then the shapes that fit, in their order: kinds and depths take turns."""
-    starts = [each.shape for each in fit.state.measured if not each.steps]
-    others = [shape for shape in fit.state.fits or [] if not fit.source.is_start(shape)]
-    return [*starts[: plan.TRIALS - 1], *others][: plan.TRIALS]
+def _to_train(fit: Fit) -> list[Costed]:
+    """The best starts, and then the shapes that fit, in their order."""
+    starts = [candidate.costed for candidate in fit.state.measured if not candidate.steps]
+    others = [costed for costed in fit.state.fits or [] if not fit.is_start(costed)]
+    return [*starts[: plan.STARTS], *others][: plan.TRIALS]
 
 
-def _training_seconds(fit: Fit, shape: Shape, share: float, left: int) -> float:
-    """The seconds for the training steps of a candidate that has so large a share of the time for training,
-    of which `left` are still to come in this round; infinite where steps are asked for."""
-    if fit.request.steps is not None:
-        return math.inf
-    known = [each for each in fit.state.candidates if each.shape == shape] or fit.state.candidates
+def _train(fit: Fit, name: str, costed: Costed, end: float) -> None:
+    """Train a candidate until that share of the time for training is over, unless too little of it is
+    left."""
+    began, total = fit.state.planned_s or 0.0, 60 * fit.request.minutes
+    finish = total * (1 - plan.FINISH_SHARE) - plan.FINISH_S
+    known = [each for each in fit.state.candidates if each.done]
+    known = [each for each in known if each.costed == costed] or known
     setup = max((each.setup_s for each in known), default=0.0)
-    total = fit.left_s + sum(each.seconds for each in fit.state.candidates if each.steps)
-    return min(share * total, fit.left_s / left) - setup
-
-
-def _candidate(fit: Fit, shape: Shape, name: str, seconds: float, whole: bool) -> Candidate:
-    """A candidate to train for so many seconds, or for all the steps that were asked for or a part of
-    them."""
-    if fit.request.steps is not None:
-        steps = fit.request.steps if whole else max(1, fit.request.steps // STEPS_SHARE)
-        described = fit.recipe(shape, steps=steps)
-    else:
-        described = fit.recipe(shape, minutes=max(seconds, plan.LEAST_TRIAL_S) / 60)
-    return Candidate(name, shape, described, fit.state.cost(shape).best(fit.request.budget))
+    seconds = began + end * (finish - began) - fit.spent_s - setup
+    if seconds < plan.LEAST_TRIAL_S and any(each.steps for each in known):
+        fit.session.log(f"{name}: left out, too little time to train it")
+        return
+    fit.measure(name, costed, max(seconds, plan.LEAST_TRIAL_S) / 60)
 
 
 # ---- the winner
 
 
-def choose(fit: Fit) -> dict[str, Any]:
-    """Export the best candidates, the best first, until one passes: parity, size, `verify`, p50. Returns the
-    entry `winner` of fit.json.
-
-    Raises UserError where no candidate was measured, CheckFailed where none passes.
-    """
-    if not fit.state.measured:
-        why = "; ".join(f"{each.name}: {each.problem}" for each in fit.state.candidates)
-        raise UserError(f"{fit.folder}: no candidate could be trained: {why}")
-    problems = list[str]()
-    for candidate in _ranked(fit.state):
-        named = _named(candidate)
-        _write_recipe(fit, candidate, named)
-        with files.new_folder(fit.folder / record.RUN) as folder:
-            shutil.copytree(fit.folder / record.TRIALS / candidate.name, folder, dirs_exist_ok=True)
-            files.write_text(folder / "recipe.yaml", recipe.dump(recipe.parse(named, record.RECIPE)))
-        try:
-            return _certified(fit, candidate)
-        except CheckFailed as error:
-            problems.append(f"{candidate.name}: {error}")
-            fit.session.log(problems[-1])
-    failed = "\n".join([f"{fit.folder}: no candidate passed its checks", *problems])
-    raise CheckFailed(failed, {"problems": problems})
-
-
-def _ranked(state: State) -> list[Candidate]:
+def ranked(state: State) -> list[Candidate]:
     """The measured candidates, the best first; those that are no better than the start come behind it."""
     start, teacher = state.start, state.teacher_measures or {}
     if start is None:
@@ -211,20 +163,37 @@ def _ranked(state: State) -> list[Candidate]:
     def is_behind(candidate: Candidate) -> bool:
         return candidate is not start and not judge.is_better(candidate.measures, start.measures, teacher)
 
-    return sorted(state.measured, key=lambda each: (is_behind(each), -each.measures["score"]))
+    return sorted(state.measured, key=is_behind)
 
 
-def _named(candidate: Candidate) -> dict[str, Any]:
-    """The recipe of a candidate that was trained, with the steps that it took in place of its minutes."""
-    stages = [
-        {**{key: stage[key] for key in stage if key != "minutes"}, "steps": steps}
-        for stage, steps in zip(candidate.recipe["stages"], candidate.taken, strict=True)
-    ]
-    return {**candidate.recipe, "name": NAME, "stages": stages}
+def choose(fit: Fit) -> tuple[Candidate, dict[str, Any]]:
+    """Export the best candidates, the best first, until one passes: parity, size, p50. Returns it, and the
+    entry `winner` of fit.json.
+
+    Raises UserError where no candidate was measured, CheckFailed where none passes.
+    """
+    if not fit.state.measured:
+        why = "; ".join(f"{each.name}: {each.problem}" for each in fit.state.candidates)
+        raise UserError(f"{fit.folder}: no candidate could be trained: {why}")
+    problems = list[str]()
+    for candidate in ranked(fit.state):
+        _write_run(fit, candidate)
+        try:
+            return candidate, _exported(fit, candidate)
+        except CheckFailed as error:
+            problems.append(f"{candidate.name}: {error}")
+            fit.session.log(problems[-1])
+    failed = "\n".join([f"{fit.folder}: no candidate passed its checks", *problems])
+    raise CheckFailed(failed, {"problems": problems})
 
 
-def _write_recipe(fit: Fit, candidate: Candidate, named: dict[str, Any]) -> None:
-    """Write mine.yaml: the candidate's own recipe, and how it came about."""
+def _write_run(fit: Fit, candidate: Candidate) -> None:
+    """Write mine.yaml, the candidate's recipe with the steps that it took in place of its minutes, and the
+    run folder with its weights."""
+    named: dict[str, Any] = {**candidate.recipe, "name": NAME, "stages": []}
+    for stage, steps in zip(candidate.recipe["stages"], candidate.taken, strict=True):
+        named["stages"].append({**stage, "steps": steps})
+        named["stages"][-1].pop("minutes", None)
     head = (
         f"# Found by edgedistill fit: {candidate.name} in {candidate.precision}, the best of "
         f"{len(fit.state.candidates)} candidates of at most {fit.request.budget}.\n"
@@ -232,39 +201,37 @@ def _write_recipe(fit: Fit, candidate: Candidate, named: dict[str, Any]) -> None
     )
     body = yaml.safe_dump(named, sort_keys=False, default_flow_style=None)
     files.write_text(fit.folder / record.RECIPE, head + body)
+    with files.new_folder(fit.folder / record.RUN) as folder:
+        shutil.copytree(fit.folder / record.TRIALS / candidate.name, folder, dirs_exist_ok=True)
+        files.write_text(folder / "recipe.yaml", recipe.dump(recipe.parse(named, record.RECIPE)))
 
 
-def _certified(fit: Fit, candidate: Candidate) -> dict[str, Any]:
-    """Export, check and measure a candidate. Raises CheckFailed with the numbers where it does not pass."""
-    budget, folder, precision = fit.request.budget, fit.folder / record.BUNDLE, candidate.precision
-    bundle_writer.export(fit.folder / record.RUN, [precision], folder, fit.session.log)
-    verify.verify(str(folder))
-    opened = bundle.load(folder, precision=precision, threads=1)
-    graph_bytes = opened.graph_file.stat().st_size
-    size = graph_bytes + (folder / "tokenizer.json").stat().st_size
-    if budget.excess(size, 0) > 0:
-        raise CheckFailed(f"{size / 1e6:.3f} MB with tokenizer.json, the budget is {budget.max_mb:g}")
-    ids = [row.tolist() for row in opened.tokenize(fit.timed_texts)]
+def _exported(fit: Fit, candidate: Candidate) -> dict[str, Any]:
+    """Export and measure a candidate: the entry `winner` of fit.json. Raises CheckFailed with the numbers
+    where it does not pass."""
+    budget, folder = fit.request.budget, fit.folder / record.BUNDLE
+    bundle_writer.export(fit.folder / record.RUN, [candidate.precision], folder, fit.session.log)
+    opened = bundle.load(folder, precision=candidate.precision, threads=1)
+    size = (opened.graph_file.stat().st_size + (folder / "tokenizer.json").stat().st_size) / 1e6
+    graph, ids = opened.graph_file.read_bytes(), [row.tolist() for row in opened.tokenize(fit.timed_texts)]
     p50 = math.inf
     for _ in range(ATTEMPTS):  # where it is over the budget, other work on the machine may be why
-        if budget.excess(0, p50) > 0:
+        if p50 > budget.max_p50_ms:
             tokenizing = min(medians_ms(lambda text: opened.tokenize([text]), fit.timed_texts))
-            p50 = min(p50, min(graph_medians_ms(opened.graph_file.read_bytes(), ids, threads=1)) + tokenizing)
-    if budget.excess(0, p50) > 0:
-        raise CheckFailed(f"p50 {p50:.3f} ms, the budget is {budget.max_p50_ms:g}")
+            p50 = min(p50, min(graph_medians_ms(graph, ids, threads=1)) + tokenizing)
+    if budget.excess(size, p50) > 0:
+        raise CheckFailed(
+            f"{size:.3f} MB with tokenizer.json and p50 {p50:.3f} ms; the budget is {fit.request.budget}"
+        )
     measures, teacher = candidate.measures, fit.state.teacher_measures or {}
+    labelled = [name for name in judge.TITLES if name in measures and name != "agreement"]
     return {
         "candidate": candidate.name,
-        "precision": precision,
-        "size_mb": size / 1e6,
-        "graph_mb": graph_bytes / 1e6,
+        "precision": candidate.precision,
+        "size_mb": size,
         "p50_ms": p50,
         "measures": measures,
-        "kept": {
-            name: round(measures[name] / teacher[name], 4)
-            for name in judge.TITLES
-            if name in measures and name != "agreement" and teacher.get(name)
-        },
+        "kept": {name: round(measures[name] / teacher[name], 4) for name in labelled if teacher.get(name)},
         "steps": candidate.steps,
     }
 
@@ -278,26 +245,27 @@ def verdict(state: State, chosen: Candidate) -> str:
         return (
             "trained from the teacher's own weights: no shipped student knows the texts and fits the budget"
         )
-    trained = [each for each in _ranked(state) if each.steps]
+    trained = [each for each in ranked(state) if each.steps]
     if not trained:
         return f"{chosen.name} as it ships: nothing could be trained"
     after = chosen if chosen.steps else trained[0]
-    said = judge.verdict(state.start.measures, after.measures, state.teacher_measures or {})
-    return f"{after.name} beside {state.start.name}: {said}"
+    compared = judge.verdict(state.start.measures, after.measures, state.teacher_measures or {})
+    return f"{after.name} beside {state.start.name}: {compared}"
 
 
-def summary(done: dict[str, Any]) -> str:
+def summary(result: dict[str, Any]) -> str:
     """The result in a table and a few lines."""
-    won = done["winner"]
-    columns = {"start": done["start"] or {}, "student": won["measures"], "teacher": done["teacher"]}
+    winner = result["winner"]
+    columns = {"start": result["start"] or {}, "student": winner["measures"], "teacher": result["teacher"]}
+    kept = ", ".join(f"{name} {share:.1%}" for name, share in winner["kept"].items())
     lines = [
-        judge.table(columns, {}, done["held_out"]),
-        done["verdict"],
-        f"{won['candidate']} in {won['precision']}: {won['size_mb']:.2f} MB with tokenizer.json (graph "
-        f"{won['graph_mb']:.2f}), p50 {won['p50_ms']:.3f} ms",
-        "retained of the teacher: " + ", ".join(f"{name} {kept:.1%}" for name, kept in won["kept"].items()),
-        f"{done['bundle']}  the bundle",
-        f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}",
+        judge.table(columns, {}, result["held_out"]),
+        result["verdict"],
+        f"{winner['candidate']} in {winner['precision']}: {winner['size_mb']:.2f} MB with tokenizer.json, "
+        f"p50 {winner['p50_ms']:.3f} ms",
+        f"retained of the teacher: {kept}",
+        f"{result['bundle']}  the bundle",
+        f"{result['recipe']}  its recipe: edgedistill train {result['recipe']}",
     ]
     return "\n".join(lines)
 

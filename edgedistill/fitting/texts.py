@@ -7,7 +7,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,11 @@ def section(texts: Sequence[str], column: str | None, data: Path | None) -> dict
     """
     if not texts:
         raise UserError(NONE_GIVEN)
-    patterns = [each for each in texts if each != DOCUMENTATION]
+    patterns = [pattern for pattern in texts if pattern != DOCUMENTATION]
     if not patterns:
         return {"files": [recipe.DOCUMENTATION]}
     added = {"documentation_texts": ENOUGH_TEXTS} if DOCUMENTATION in texts else {}
-    return {**files_section(patterns, column, data), **added}
+    return files_section(patterns, column, data) | added
 
 
 def files_section(patterns: list[str], column: str | None, data: Path | None) -> dict[str, Any]:
@@ -77,43 +77,37 @@ def files_section(patterns: list[str], column: str | None, data: Path | None) ->
 def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -> Corpus:
     """The texts of a section. Raises UserError as reading them does, and for fewer than `least`."""
     try:
-        built = build(section, session, seed)
+        built = corpus.build(parsed(section), session, seed)
     except UserError as error:
-        problems = (each.replace("rows.column", "--column") for each in error.problems)
-        raise UserError(*(each.replace("rows: ", "--texts: ") for each in problems)) from None
+        problems = (problem.replace("rows.column", "--column") for problem in error.problems)
+        raise UserError(*(problem.replace("rows: ", "--texts: ") for problem in problems)) from None
     if len(built) < least:
-        raise UserError(
-            f"--texts: {counted(len(built), 'distinct text')}, at least {least} are needed; add texts"
-        )
+        few = counted(len(built), "distinct text")
+        raise UserError(f"--texts: {few}, at least {least} are needed; add texts")
     return built
-
-
-def build(section: dict[str, Any], session: Session, seed: int) -> Corpus:
-    """The corpus of a recipe's section."""
-    return corpus.build(parsed(section), session, seed)
 
 
 def parsed(section: dict[str, Any]) -> recipe.Rows:
     """A recipe's section of texts."""
     whole = {"name": "texts", "teacher": {"model": "m"}, "student": {"kind": "teacher"}, "rows": section}
-    found = recipe.parse(whole, "--texts").rows
-    assert found is not None
-    return found
+    rows = recipe.parse(whole, "--texts").rows
+    assert rows is not None, "it has this section"
+    return rows
 
 
-def check(read: Corpus, teacher: TeacherEncoder) -> list[str]:
+def described(read: Corpus, teacher: TeacherEncoder) -> list[str]:
     """Number, length and language of the texts, in lines. Raises UserError for texts in a language that the
     teacher does not know."""
-    texts, words = sample(read), _words(read)
-    lines = int(files.read_json(read.folder / "corpus.json")["read"])
-    low, middle, high = (int(np.quantile(words, share)) for share in (0.05, 0.5, 0.95))
-    whole = whole_words(teacher.tokenizer, texts)
-    if whole < OTHER:
+    texts = sample(read)
+    low, middle, high = np.quantile(word_counts(texts), (0.05, 0.5, 0.95)).astype(int)
+    known = whole_words(teacher.tokenizer, texts)
+    if known < OTHER:
         example = texts[len(texts) // 2][:60]
         way_out = "give a teacher of their language, or other texts"
-        raise UserError(f'--texts: {unknown_language(whole)} (such as "{example}"); {way_out}')
-    described = f"{low} to {high} words (median {middle}); {whole:.0%} of words are known whole"
-    facts = [f"{lines:,} read, {len(read):,} used, of {described}"]
+        raise UserError(f'--texts: {unknown_language(known)} (such as "{example}"); {way_out}')
+    lines = files.read_json(read.folder / "corpus.json")["read"]
+    lengths = f"{low} to {high} words (median {middle}); {known:.0%} of words are known whole"
+    facts = [f"{lines:,} read, {len(read):,} used, of {lengths}"]
     if len(read) < ENOUGH_TEXTS:
         facts.append(f"{len(read):,} texts; students of this size gain from up to {ENOUGH_TEXTS:,} and more")
     return facts
@@ -129,15 +123,6 @@ def word_counts(texts: list[str]) -> np.ndarray:
     return np.array([text.count(" ") + 1 for text in texts])
 
 
-def _words(read: Corpus) -> np.ndarray:
-    return word_counts(sample(read))
-
-
-def _all_short(words: np.ndarray) -> bool:
-    """Whether texts of so many words are hardly ever as long as a paragraph."""
-    return float(np.quantile(words, 0.95)) < LONG_WORDS
-
-
 def training_section(whole: dict[str, Any], read: Corpus, most: int) -> dict[str, Any]:
     """The corpus that all candidates train on, with held-out texts. The teacher can embed `most` texts, and
     paragraphs in proportion to their words.
@@ -145,23 +130,24 @@ def training_section(whole: dict[str, Any], read: Corpus, most: int) -> dict[str
     Sentences are joined to paragraphs too, and passages of long texts are added, so that the student knows
     short texts and long ones; and general texts, so that it knows others than the user's.
     """
-    words = _words(read)
+    words = word_counts(sample(read))
+    mean, is_documentation = float(words.mean()), whole["files"] == [recipe.DOCUMENTATION]
     name, share, cost = "passages", 0.0, 1.0
-    if _all_short(words):
+    if np.quantile(words, 0.95) < LONG_WORDS:  # hardly any is as long as a paragraph
         name, share = "paragraphs", PARAGRAPHS_SHARE
-        cost = sum(recipe.Paragraphs(texts=1).words) / 2 / float(words.mean())
-    elif float(np.median(words)) >= LONG_WORDS and whole["files"] != [recipe.DOCUMENTATION]:
-        share = min(PASSAGES_SHARE, float(words.mean()) / WORDS_OF_A_PASSAGE)
+        cost = sum(recipe.Paragraphs(texts=1).words) / 2 / mean
+    elif np.median(words) >= LONG_WORDS and not is_documentation:
+        share = min(PASSAGES_SHARE, mean / WORDS_OF_A_PASSAGE)
     general = min(MOST_GENERAL, max(LEAST_GENERAL, round(GENERAL_SHARE * min(len(read), most))))
-    if whole["files"] == [recipe.DOCUMENTATION]:
-        general = 0
-    texts = int(min(len(read), max(LEAST_TEXTS, (most - general) / (1 + share * cost))))
-    added = round(share * texts)
-    limited = {"limit": texts} if texts < len(read) or len(read) == MOST_TEXTS else {}
-    held_out = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * texts))
-    section = {**whole, **limited, "held_out": held_out, **({name: {"texts": added}} if added else {})}
+    general = 0 if is_documentation else max(general, whole.get("documentation_texts", 0))
+    count = int(min(len(read), max(LEAST_TEXTS, (most - min(general, MOST_GENERAL)) / (1 + share * cost))))
+    section = {**whole, "held_out": min(MOST_HELD_OUT, round(HELD_OUT_SHARE * count))}
+    if count < len(read) or len(read) == MOST_TEXTS:
+        section["limit"] = count
+    if added := round(share * count):
+        section[name] = {"texts": added}
     if general:
-        section["documentation_texts"] = max(general, whole.get("documentation_texts", 0))
+        section["documentation_texts"] = general
     return section
 
 
@@ -169,8 +155,8 @@ def tokenizer_bytes(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
     """Bytes of the tokenizer.json that a bundle would have."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
-        found = library_files.tokenizer_json(Path(folder), max_tokens)
-    return len(json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()) + 1
+        content = library_files.tokenizer_json(Path(folder), max_tokens)
+    return len(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()) + 1
 
 
 # ---- the language that a teacher knows
@@ -181,17 +167,16 @@ def whole_words(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> float:
     without an unknown one."""
     words = [f" {word}" for text in texts for word in WORD.findall(text)]
     most = math.inf if len(tokenizer) >= OF_MANY_LANGUAGES else 1
-    encodings = _backend(tokenizer).encode_batch(words, add_special_tokens=False)
-    known = [len(each.ids) <= most and tokenizer.unk_token_id not in each.ids for each in encodings]
+    known = [len(ids) <= most and tokenizer.unk_token_id not in ids for ids in token_ids(tokenizer, words)]
     return sum(known) / max(1, len(words))
 
 
-def _backend(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """The tokenizer of the tokenizers library, which cuts and pads nothing."""
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Iterator[list[int]]:
+    """The ids of each text, whole and without special tokens."""
     backend: Any = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
-    return backend
+    return (encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False))
 
 
 def unknown_language(whole: float) -> str:

@@ -206,7 +206,7 @@ class GraphWeights:
         """What the channels of a product's input are multiplied with before they are rounded to 8 bits; None
         where that is 1."""
         name = f"{self._restored(node.inputs[0]).removesuffix('_uint8')}_factors"
-        return self._values(name) if name in self.tensors else None
+        return self.array(name) if self.has(name) else None  # w4 stores them in float16
 
     def unused(self) -> list[str]:
         """The constants of a student that were not read; not those that the graph's writer made, such as

@@ -3,56 +3,40 @@ judged by what they find for queries that were held out."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from edgedistill import recipe
+from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.fitting import fit, queries, texts
 from edgedistill.fitting.queries import Pairs
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
-from edgedistill.training import train
-from tests.conftest import World, sentences
-from tests.fitting.conftest import request, state_of
+from tests.conftest import World
+from tests.fitting.conftest import Finished, request, state_of
 
 
-def answers(folder: Path, count: int = 60) -> Path:
-    """A query for each of some texts: its words, the last one first."""
-    texts = sentences(count, seed=5)
-    rows = [{"q": " ".join(reversed(text.split())), "answer": text} for text in texts]
-    (folder / "clicks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return folder / "clicks.jsonl"
-
-
-def test_candidates_train_on_pairs_behind_the_texts(world: World, tmp_path):
-    logged, folder = list[str](), tmp_path / "fit"
-    pairs = Pairs(str(answers(tmp_path)), "q", "answer")
-    done = fit.fit(request(world, pairs=pairs), folder, Session(log=logged.append))
-    assert any(line.endswith("pairs of 60 queries, 6 of them held out") for line in logged)
-    state = state_of(folder)
+def test_candidates_train_on_pairs_behind_the_texts(finished: Finished):
+    assert any(line.endswith("pairs of 60 queries, 6 of them held out") for line in finished.logged)
+    state, winner = state_of(finished.folder), finished.result["winner"]
     assert state.pairs is not None and (state.pairs.rows, state.pairs.held_out) == (54, 6)
     for candidate in (each for each in state.candidates if each.steps):
-        texts, behind = candidate.recipe["stages"]
-        assert "rows" not in texts and behind["rows"]["held_out"] == 6
-        assert 1 <= behind["steps"] <= round(0.2 * texts["steps"]) + 1
+        first, behind = candidate.recipe["stages"]
+        assert "rows" not in first and behind["rows"]["held_out"] == 6
+        assert 1 <= behind["steps"] <= round(0.2 * first["steps"]) + 1 and len(candidate.taken) == 2
         assert {"agreement", "own", "similarity"} < set(candidate.measures)
-    spec = recipe.read(str(folder / "mine.yaml"))
-    train.train(spec, tmp_path / "again")
-    weights = [(each / "student.safetensors").read_bytes() for each in (tmp_path / "again", folder / "run")]
-    assert weights[0] == weights[1], "the recipe has the steps that were taken"
     assert state.teacher_measures is not None and state.teacher_measures["own"] > 0.3
-    opened = bundle.load(folder / "bundle", precision=done["winner"]["precision"])
-    built = fit.texts.build(state.corpus or {}, Session(data=Path()), 0)
+    opened = bundle.load(finished.folder / "bundle", precision=winner["precision"])
+    built = corpus.build(texts.parsed(state.corpus or {}), Session(data=Path()), 0)
     held_out = queries.asked(built, 44, state.pairs.read(Session(data=Path())))["own"]
     assert len(held_out.queries) == 6
     again = held_out.score(scoring.Encoder.of(opened))["ndcg_at_10"]
-    assert again == pytest.approx(done["winner"]["measures"]["own"], abs=1e-3)
+    assert again == pytest.approx(winner["measures"]["own"], abs=1e-3)
     assert again > 0.3, "words of the text itself find it"
-    assert "own " in fit.summary(done).split("retained of the teacher: ")[1]
+    assert "own " in fit.summary(finished.result).split("retained of the teacher: ")[1]
 
 
 def test_texts_without_words_are_refused_before_anything_is_measured(tmp_path):
@@ -61,7 +45,7 @@ def test_texts_without_words_are_refused_before_anything_is_measured(tmp_path):
     rows = "".join(f"{'?' * (n + 1)}\t{'!' * (n + 1)} ?\n" for n in range(60))
     (tmp_path / "p.tsv").write_text(f"query\ttext\n{rows}", encoding="utf-8")
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
-    built = texts.build({"files": ["marks.txt"], "held_out": 10}, session, 0)
+    built = corpus.build(recipe.Rows(files=["marks.txt"], held_out=10), session, 0)
     pairs = queries.counted(Pairs("p.tsv"), session)
     assert queries.asked(built, 10, None) == {}, "no text has several sentences, so none is asked for"
     with pytest.raises(UserError, match="^--texts: no words in 60 texts, so BM25 finds none; give "):

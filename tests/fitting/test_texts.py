@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from edgedistill import files, recipe
+from edgedistill.data import corpus
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.fitting import fit, texts
@@ -76,7 +77,7 @@ def test_what_is_said_of_the_texts(world: World, tmp_path):
     (tmp_path / "some.txt").write_text("\n".join(lines), encoding="utf-8")
     asked = request(world, texts=(str(tmp_path / "some.txt"),))
     found = read(asked)
-    facts = texts.check(found, TeacherEncoder(asked.teacher))
+    facts = texts.described(found, TeacherEncoder(asked.teacher))
     assert f"480 read, {len(found)} used, of " in facts[0] and "gain from up to 20,000" in facts[1]
     trained_on = texts.training_section(section(asked), found, 1_240)
     assert trained_on["limit"] == 240 and trained_on["held_out"] == 24 and "paragraphs" not in trained_on
@@ -91,7 +92,7 @@ def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path):
     asked = request(world, texts=(str(tmp_path / "long.txt"),))
     trained_on = texts.training_section(section(asked), read(asked), 1_500)
     assert trained_on["limit"] == 200 and trained_on["passages"] == {"texts": 300}
-    built = texts.build(trained_on, Session(), 0)
+    built = corpus.build(texts.parsed(trained_on), Session(), 0)
     assert min(len(text.split()) for text in built.texts(range(built.training_count))) < 15
     short = request(world)
     trained_on = texts.training_section(section(short), read(short), 10_000)
@@ -143,6 +144,6 @@ def test_a_teacher_that_is_no_encoder(world: World, tmp_path):
 
 
 def test_minutes_too_few(world: World, tmp_path):
-    message = refused(request(world, minutes=0.5, steps=None), tmp_path)
+    message = refused(request(world, minutes=0.5), tmp_path)
     assert message.startswith("--minutes 0.5: too few: the teacher embeds ") and message.endswith("; give 2")
     assert not (tmp_path / "fit").exists(), "the same folder can be given with more minutes"

@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from edgedistill import quantization
 from edgedistill.errors import UserError
 from edgedistill.quantization import int8
+from edgedistill.runtime.graph_weights import GraphWeights
 from edgedistill.runtime.trust.graph_check import ALLOWED
 from edgedistill.students import graph
 from edgedistill.students.graph_writer import GraphWriter, finish
@@ -106,15 +107,15 @@ def test_channels_of_one_weight_share_their_scales():
 
 def test_int8_measures_channels_where_outliers_are():
     """One channel of a LayerNorm is a hundred times the others and read by small weights: a scale per row
-    would lose the others."""
+    would lose the others. The core reads those scales, which w4 stores in float16."""
     random = np.random.default_rng(3)
-    large = np.where(np.arange(32) == 5, 100, 1).astype(np.float32)
+    large = np.where(np.arange(160) == 5, 100, 1).astype(np.float32)
+    weight = random.normal(size=(160, 16)).astype(np.float32) / large[:, None]
     writer = GraphWriter()
-    rows = writer.add("Gather", writer.constant(random.normal(size=(PIECES, 32)), "table"), "input_ids")
+    rows = writer.add("Gather", writer.constant(random.normal(size=(PIECES, 160)), "table"), "input_ids")
     norm = writer.add("LayerNormalization", rows, writer.constant(large, "scale"), axis=-1)
-    product = writer.add(
-        "MatMul", norm, writer.constant(random.normal(size=(32, 16)) / large[:, None], "weight")
-    )
+    name = writer.constant(weight, "weight")
+    product = writer.add("MatMul", norm, name)
     fp32 = finish(writer, pool(writer, product, "mean"), SimpleNamespace(dims=16, layers_after_pooling=[]))
     inputs = some_ids(8, 20)
     expected = run(fp32, *inputs)
@@ -123,6 +124,10 @@ def test_int8_measures_channels_where_outliers_are():
         for samples in ((), SAMPLES)
     )
     assert 1 - by_channel.mean() < 0.1 * (1 - by_row.mean())
+    stored = [quantization.convert(fp32, each, SAMPLES).SerializeToString() for each in ("int8", "w4")]
+    of_int8, of_w4 = (GraphWeights(each, "here") for each in stored)
+    factors = of_int8.factors(of_int8.product(name))
+    assert np.ptp(factors) > 0.1 and np.allclose(factors, of_w4.factors(of_w4.product(name)), rtol=1e-3)
 
 
 def test_an_unknown_precision_names_the_known(graphs: dict[str, onnx.ModelProto]):
