@@ -375,10 +375,10 @@ def build(
     def write(spool: Spool, folder: Path) -> Json:
         if reading.skipped and not reading.files:
             raise UserError(*(f"{name}: {reason}" for name, reason in islice(reading.skipped.items(), 3)))
-        meta = _write_split(making, spool, folder)
+        meta = {**_write_split(making, spool, folder), "read": spool.read}
         reading.rows_left_out.update(+spool.left_out)
         files.write_json(folder / "corpus.json", meta | {"reading": reading.report})
-        return {"read": spool.read, "kept": meta["texts"], "trained": meta["trained"]}
+        return {**meta, "kept": meta["texts"]}
 
     folder = session.cache / "corpora" / making.key({"seed", "licences"}, general)
     built = Corpus(making.folder(folder, write))

@@ -64,6 +64,7 @@ class CachedEmbeddings:
     """Teacher embeddings of a corpus: (n, d) float16 rows in memory-mapped shards."""
 
     def __init__(self, folder: Path, shards: int) -> None:
+        self.folder = folder
         self.parts = [mapped(folder / f"{number:05d}" / EMBEDDINGS) for number in range(shards)]
         self.shard = len(self.parts[0])  # the length of every shard but the last
         self.dims = int(self.parts[0].shape[1])

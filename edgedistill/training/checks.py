@@ -76,7 +76,7 @@ def check_objectives(spec: Recipe, student: PreparedStudent, models: Models) -> 
     target_dims = spec.targets.dims if spec.targets else models.teacher.dims
     for stage in distillation_stages(spec):
         place = f"{stage.place}.objective"
-        if stage.spec.optimizer == "muon" and student.kind == "static":
+        if stage.spec.optimizer == "muon" and student.shape["kind"] == "static":
             raise UserError(
                 f"{stage.place}.optimizer: muon optimizes the matrices of layers, and a static student has "
                 "none; leave it out"
