@@ -133,7 +133,6 @@ class AnyStudent(Section):
 
     kind: str
     trained: ClassVar[bool] = True
-    built: ClassVar[bool] = False
     of_layers: ClassVar[bool] = False
     bare_table: ClassVar[bool] = False  # a table of token embeddings and their weights, without layers
 
@@ -156,7 +155,6 @@ class AnyStudent(Section):
 class BuiltStudent(AnyStudent):
     """A student whose shape the recipe describes: what all kinds share."""
 
-    built = True
     if TYPE_CHECKING:
         embeddings: Embeddings  # each kind describes its own
     pq_bytes: int | None = Field(
