@@ -134,7 +134,7 @@ def embed_file(
             nonlocal count
             for texts in _chunks(source.texts(reading)):
                 ids = encoder.tokenize(texts, source.role)
-                reading.tokens(encoder.not_read(texts, ids, source.role))
+                reading.tokens(encoder.not_read(texts, ids, source.role, readers.MARK))
                 rows = encoder.encode_ids(ids, dim, batch_tokens, out.precision)
                 count += len(texts)
                 yield texts, rows

@@ -19,32 +19,35 @@ class Reading:
 
     files: int = 0
     skipped: dict[str, str] = field(default_factory=dict)  # file -> reason
-    other_files: dict[str, dict[str, int]] = field(default_factory=dict)  # folder -> ending -> how many
     source: list[str] = field(default_factory=list, repr=False)  # the lines of the document that is read
     columns: dict[str, list[str]] = field(default_factory=dict)  # table -> its columns, where none was named
-    records: dict[str, list[str]] = field(default_factory=dict)  # .json -> the key of the list that is read
-    not_read: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # file -> what -> which of it
+    # file or folder -> what -> which of it
+    not_read: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     rows_left_out: Counter[str] = field(default_factory=Counter)  # reason -> how many, of what is trained on
     texts_cut: int = 0
     tokens_cut: int = 0
     unknown_tokens: int = 0  # for which the vocabulary has no other than the unknown token
     unknown_texts: int = 0  # without any other
-    added: set[str] = field(default_factory=set, repr=False)  # the keys of what was added
+    added: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)  # by the key of each
 
     def add(self, key: str, other: dict[str, Any]) -> None:
-        """Add the report of what was read before, such as a corpus, once."""
-        if key in self.added:
-            return
-        self.added.add(key)
+        """Add the report of what was read before, such as a corpus; in place of an earlier one of that key,
+        as the same files are read again when it is known what of them is measured."""
+        earlier = self.added.get(key, {})
+        self.added[key] = other
         for name, value in other.items():
             before = getattr(self, name)
             if isinstance(before, Counter):
                 before.update(value)
+                before.subtract(earlier.get(name, {}))
+            elif isinstance(before, dict):
+                before.update(value)
             else:
-                setattr(self, name, before | value if isinstance(before, dict) else before + value)
+                setattr(self, name, before + value - earlier.get(name, 0))
 
     def leave_out(self, name: str, what: str, which: Any) -> None:
-        """Note a part of a file that is not read: a key of its front matter, the number of a page."""
+        """Note a part of a file or a folder that is not read: a key of its front matter, the number of a
+        page, how many files of an ending."""
         known = self.not_read.setdefault(name, {}).setdefault(what, [])
         known += [] if which in known else [which]
 
@@ -76,18 +79,14 @@ class Reading:
     @property
     def line(self) -> str:
         """All of it in one line."""
-        others = {
-            folder: [f"{n} {ending}" for ending, n in all.items()] for folder, all in self.other_files.items()
-        }
         parts = {
             name: [f"{what}: {', '.join(map(str, which))}" for what, which in all.items()]
             for name, all in self.not_read.items()
         }
         noted = {
             f"skipped {len(self.skipped)}:": {name: [reason] for name, reason in self.skipped.items()},
-            "not read in": others | parts,
+            "not read in": parts,
             "columns of": self.columns,
-            "records of": self.records,
         }
         line = [f"read {counted(self.files, 'file')}"]
         for what, entries in noted.items():

@@ -205,8 +205,6 @@ def _kept_embeddings(
     if cached_folder.intact(folder, session.log):
         known = {bytes(entry["text"]): entry for entry in np.load(folder / "embeddings.npy")}
     new = [key for key in hashed if key not in known]
-    mark = [readers.BETWEEN]
-    (_, lacks, _), *_ = encoder.not_read(mark, encoder.tokenize(mark, "document"), "document")
     session.log(f"texts: {len(texts):,}; to embed: {len(new):,}")
     with progress_bar(len(new), session.progress, log=session.log) as advance:
         advance(0)
@@ -217,12 +215,10 @@ def _kept_embeddings(
             rows = encoder.encode_ids(ids, precision=PRECISION)
             of_text = [("text", "V32"), ("row", "i1", rows.shape[1]), *OF_TOKENS]
             entries = np.zeros(len(chunk), of_text)
-            not_read = encoder.not_read(chosen, ids, "document")
+            not_read = encoder.not_read(chosen, ids, "document", readers.MARK)
             entries["text"] = chunk
             entries["row"] = rows
             entries["cut"], entries["unknown"], entries["alone"] = zip(*not_read, strict=True)
-            marks = [lacks * text.count(readers.BETWEEN.strip()) for text in chosen]  # no words of the texts
-            entries["unknown"] -= np.minimum(entries["unknown"], marks).astype("i4")
             known.update(zip(chunk, entries, strict=True))
             advance(len(chunk))
     found = np.stack([known[key] for key in hashed])

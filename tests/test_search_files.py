@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from edgedistill import search_files
+from edgedistill.embed_file import EmbeddingFile, TextFile, embed_file
 from edgedistill.errors import UserError
 from edgedistill.runtime.bundle import Bundle, load
 from edgedistill.search_files import Search, search
@@ -238,8 +239,10 @@ def test_what_the_vocabulary_lacks_is_counted(nano: Bundle, session: Session, tm
     ]
     (tmp_path / "a.tsv").write_text("\n".join(["one\ttwo", *texts, ""]), encoding="utf-8")
     found = [asked(nano, [str(tmp_path)], session, "hello", column="one,two") for _ in range(count)]
-    read = [each["read"] for each in found]
-    assert (read[-1]["unknown_tokens"], read[-1]["unknown_texts"]) == (3, 2)
+    out = EmbeddingFile(tmp_path / "a.npy", overwrite=True)
+    found += [embed_file(nano, TextFile(tmp_path / "a.tsv", "one,two"), out)]
+    for each in found:
+        assert (each["read"]["unknown_tokens"], each["read"]["unknown_texts"]) == (3, 2)
 
 
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0, 1e39])

@@ -290,6 +290,12 @@ class Making:
             more=more,
         )
 
+    @property
+    def files(self) -> str:
+        """The key of the files that are read, and of which columns."""
+        read = [(table.content_id, table.part.columns) for table in self.tables]
+        return files.cache_key(read=read, column=self.spec.column, label=self.spec.label)
+
     @cached_property
     def excluded_keys(self) -> set[int]:
         """Of the texts that must not be trained on."""
@@ -382,7 +388,7 @@ def build(
 
     folder = session.cache / "corpora" / making.key({"seed", "licences"}, general)
     built = Corpus(making.folder(folder, write))
-    session.reading.add(built.fingerprint, built.reading)
+    session.reading.add(making.files, built.reading)
     return built
 
 

@@ -85,9 +85,9 @@ _CONTAINER = re.compile(
 DIRECTIVE = re.compile(r"\A\.\. (?:\|[^|]*\| )?([\w:-]+::.*)")
 MOST_LINKS, MOST_BLOCKS = 8, 200  # of Markdown within each other; a list is two blocks
 MOST_NESTED = 10_000  # containers: the time that parsing takes grows with the square of their depth
-# Where a note of a PDF has its text, if not in /Contents; and the flag of one that is hidden.
+# Where a note of a PDF has its text, if not in /Contents; flags of a note, and of a field.
 NOTE_TEXT = {"/Widget": "/V", "/Link": None, "/Popup": None}
-NOT_SHOWN = 2
+NOT_SHOWN, PUSH_BUTTON = 2, 1 << 16
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
 # Of a PDF: glyphs that stand for no character, as their numbers or names, or in areas for private use.
 _NO_UNICODE = re.compile(r"/(?:g|gid|cid|glyph)\d+|[\x00-\x08\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd]")
@@ -110,6 +110,8 @@ def hypertext(
     for node, leaving in _visible(_tree(document), left_out):
         if node.is_element_node and not leaving:
             place.marked(node)
+            if node.attributes.get("title"):
+                left_out("attributes", f"<{node.tag} title>")
         if node.tag in ("td", "th") and not leaving and _trimmed(gathered):
             gathered.append(CELL)
         if node.is_element_node and node.tag not in _WITHIN and _trimmed(gathered):
@@ -158,7 +160,7 @@ def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[Lexbo
         elif node.tag == "head":
             for element in node.css(_OF_HEAD):
                 left_out("head", f"<{element.tag}>")
-        elif node.tag not in _NO_TEXT and node.is_element_node and node.text().strip():
+        elif node.tag not in _NO_TEXT and node.is_element_node and _has_text(node):
             left_out("hidden", f"<{node.tag}>")
         for tree in _inside(node) if shown and not leaving else []:
             yield from _visible(tree, left_out)
@@ -175,6 +177,12 @@ def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[Lexbo
             leaving = True
             if node is not None and node.is_document_node:
                 return
+
+
+def _has_text(node: LexborNode) -> bool:
+    """Whether there is text in an element, or in a template that is in it."""
+    inert = (tree for template in node.css("template") for tree in template.template_fragments())
+    return any(tree.text().strip() for tree in (node, *inert))
 
 
 def _inside(node: LexborNode) -> list[LexborNode | None]:
@@ -317,9 +325,10 @@ def _closed(block: str, ended: set[str], left_out: LeftOut) -> str:
         return tag[0] if is_element else f"&lt;{tag[1]}&gt;"
 
     def labelled(component: re.Match[str]) -> str:
-        if _VALUE.search(_LABEL.sub("", component[0])):
-            left_out("attributes", component[0].split()[0] + ">")
-        return component[0] + "".join(f"<div>{text}</div>" for text in _LABEL.findall(component[0]))
+        rest = _LABEL.sub("", component[0])
+        if _VALUE.search(rest):
+            left_out("attributes", rest.split()[0] + ">")
+        return rest + "".join(f"<div>{text}</div>" for text in _LABEL.findall(component[0]))
 
     block = _PLACEHOLDER.sub(placeholder, _ENCLOSING.sub(checked, _COMPONENT.sub(labelled, block)))
     end = max(block.rfind("-->"), block.rfind("--!>"), 0)
@@ -344,7 +353,8 @@ def restructured(document: str, left_out: LeftOut = lambda what, which: None, bu
     kinds of nodes.
 
     What a directive holds that docutils does not know, such as Sphinx's, is read too. `left_out` is called
-    with a directive that stands for a file, as no file is opened, or that is for another format than HTML.
+    with a directive that stands for a file, as no file is opened, or that is for another format than HTML,
+    and with options that are not read.
     """
     from edgedistill.data.restructured_text import parsed
 
@@ -354,6 +364,8 @@ def restructured(document: str, left_out: LeftOut = lambda what, which: None, bu
 def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1) -> Passages:
     """The passages below a node of docutils' tree."""
     from docutils import nodes
+
+    from edgedistill.data.restructured_text import NotRead
 
     invisible = (nodes.comment, nodes.substitution_definition, nodes.target)
     line = node.line or line
@@ -365,6 +377,8 @@ def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1)
         left_out("directive", f"raw:: {node['format']}")
     elif isinstance(node, nodes.meta):
         left_out("directive", "meta::")
+    elif isinstance(node, NotRead):
+        left_out(node["what"], node["which"])
     elif isinstance(node, nodes.system_message):  # the source stands in it, of what could not be parsed
         lost = [child.astext() for child in node.children if isinstance(child, nodes.literal_block)]
         for block in lost if node["level"] >= 3 else []:
@@ -458,16 +472,29 @@ def _fonts_without_unicode(page: Any) -> Iterator[str]:
 
 
 def _notes(page: Any) -> Iterator[str]:
-    """The texts that stand on a page beside its content: those of its notes, and of its form's fields."""
+    """The texts that stand on a page beside its content: those of its notes, and of its form's fields; of one
+    that has none its rich text, the caption of a button, or what is drawn in its place."""
+    for note in (reference.get_object() for reference in page.annotations or []):
+        is_shown = hasattr(note, "get_inherited") and not note.get("/F", 0) & NOT_SHOWN
+        key = NOTE_TEXT.get(str(note.get("/Subtype")), "/Contents") if is_shown else None
+        if key is not None:
+            look = note.get_inherited("/MK", {}) if note.get_inherited("/Ff", 0) & PUSH_BUTTON else {}
+            rich = "".join(_strings(note.get_inherited("/RC")))
+            known = _strings(note.get_inherited(key)) or [text for _, text in hypertext(rich)]
+            yield from known or _strings(look.get("/CA")) or _drawn(page, note)
+
+
+def _strings(value: Any) -> list[str]:
+    """The texts among the values of a PDF; the name of a ticked box is none."""
     from pypdf.generic import NameObject
 
-    notes = [reference.get_object() for reference in page.annotations or []]
-    for note in (note for note in notes if isinstance(note, dict) and not note.get("/F", 0) & NOT_SHOWN):
-        key = NOTE_TEXT.get(str(note.get("/Subtype")), "/Contents")
-        texts: Any = next((part[key] for part in (note, note.get("/Parent", note)) if key in part), [])
-        for text in texts if isinstance(texts, list) else [texts]:
-            if isinstance(text, str) and not isinstance(text, NameObject):  # that is of a ticked box
-                yield text
+    values = value if isinstance(value, list) else [value]
+    return [text for text in values if isinstance(text, str) and not isinstance(text, NameObject) and text]
+
+
+def _drawn(page: Any, note: Any) -> list[str]:
+    look = note["/AP"]["/N"] if "/AP" in note and "/N" in note["/AP"] else None
+    return [page.extract_xform_text(look)] if hasattr(look, "get_data") else []
 
 
 def _paragraphs(page: str) -> Iterator[str]:

@@ -40,7 +40,9 @@ def matching_files(
         else:
             paths = expanded(path, reading)
         if not paths:
-            raise UserError(f"{place}: no file matches {pattern!r}: {missing(path)}; check the pattern")
+            others = reading.not_read.get(str(path), {}).get("files", [])
+            fact = ", but ".join(filter(None, [missing(path), ", ".join(others)]))
+            raise UserError(f"{place}: no file matches {pattern!r}: {fact}; check the pattern")
         if len(paths) == 1 and str(paths[0]) in named([pattern], data):
             input_file.kind(paths[0])
         found |= dict.fromkeys(paths)
@@ -120,8 +122,8 @@ def texts_below(folder: Path, reading: Reading) -> list[Path]:
             texts.append(path)
         else:
             others[os.path.splitext(name)[1] or "without ending"] += 1
-    if others:
-        reading.other_files[str(folder)] = dict(others)
+    for ending, count in others.items():
+        reading.leave_out(str(folder), "files", f"{count} {ending}")
     return sorted(texts)
 
 

@@ -41,6 +41,7 @@ MARKS = {  # byte order marks; that of UTF-32 begins with that of UTF-16
     codecs.BOM_UTF8: "utf-8-sig",
 }
 MOST_RECODED = 64_000_000  # bytes of a file in UTF-16 or UTF-32, which is read whole
+MOST_HEAD = 64_000  # bytes of a page in which its charset is looked for
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';]+)", re.I)
 _OF_XML = re.compile(rb"\s*<\?xml[^>]*?encoding\s*=\s*[\"']([\w.-]+)")
 # As browsers read these (WHATWG Encoding): by codec, or by label where Python knows none.
@@ -63,6 +64,7 @@ BY_BROWSERS = {
     "utf-16-be": "utf-8",
     "unicode": "utf-8",
 }
+_ESCAPES = re.compile(r"\x1b\$|~\{(?:[!-w][!-~]){2,}~\}")  # the begin of ISO-2022; two signs or more of HZ
 SIGNATURES = {  # the first bytes of what is no text: (its name, way out)
     GZIP: ("gzip within gzip", "unpack it once"),
     PARQUET: ("a parquet file", "rename it to end in .parquet"),
@@ -139,7 +141,7 @@ def decoded(data: bytes, name: str, declared: bool = False) -> str:
     if encoding is None:
         _refuse_binary(data.partition(b"\n")[0], name)
     if encoding is None and declared and (data.isascii() or not _is_utf8(data)):
-        encoding = _declared(data[:1024], name)
+        encoding = _declared(data[:MOST_HEAD], name)
     encoding = encoding or "utf-8"
     try:
         text = data.decode(encoding)
@@ -235,9 +237,11 @@ def _refuse_binary(line: bytes, name: str) -> None:
 
 
 def _refuse_escapes(text: str, name: str) -> None:
-    """Raise UserError for text that changes its alphabet as ISO-2022-JP does: all of its bytes are ASCII."""
-    if "\x1b$" in text:
-        raise UserError(f"{name}: ISO-2022, not UTF-8; save it as UTF-8")
+    """Raise UserError for text that changes its alphabet as ISO-2022 and HZ do: all of its bytes are
+    ASCII."""
+    if escape := _ESCAPES.search(text):
+        encoding = "ISO-2022" if escape[0][0] == "\x1b" else "HZ"
+        raise UserError(f"{name}: {encoding}, not UTF-8; save it as UTF-8")
 
 
 @contextmanager

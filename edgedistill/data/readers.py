@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,11 +32,14 @@ LINES_JUDGED = 2_000  # of a .txt file, to see whether they are wrapped
 # share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
 WRAPPED = 0.5
 
-BETWEEN = " · "  # the texts of a row's columns
+MARK = "·"
+BETWEEN = f" {MARK} "  # the texts of a row's columns
 # A cell that is no text: empty, a number, true or false; export/web has the same.
 NUMBER = re.compile(r"[-+.,\d\s%€$]*(?:\de[-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)|true|false", re.IGNORECASE)
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
-DIVIDED = re.compile(r"[;\t|,]")  # a header that another sign than the file's divides
+DELIMITERS = ",;\t|"  # of .csv files
+ROWS_JUDGED = 100  # to see by which its cells are divided
+DIVIDED = re.compile(f"[{DELIMITERS}]")  # a header that another sign than the file's divides
 SEPARATOR = re.compile(r"sep=(.)")  # the first line of a .csv file that Excel writes
 
 Numbered = Iterator[tuple[int, str]]
@@ -117,17 +120,17 @@ def _worded(path: Path, names: list[str], reading: Reading) -> Numbered:
     header = [] if input_file.kind(path) in (".json", ".jsonl") else names
     if len(header) == 1 and DIVIDED.search(header[0]):
         _check_columns(path, ["text"], header, None)
-    flat = ((number, dict(_cells_of(row))) for number, row in _rows(path, [], None, reading))
-    judged = list(islice(flat, LINES_JUDGED))
-    chosen = set[Any]().union(*(_text_columns(row) for _, row in judged))
-    if judged and not chosen:
+    chosen = set[Any]()
+    for _, row in _rows(path, [], None):
+        cells = _cells_of(row)
+        chosen |= {column for column, text in cells if column not in chosen and not NUMBER.fullmatch(text)}
+    if not chosen and next(_rows(path, [], None), None):
         raise UserError(f"{path}: no column with words; name one that has texts")
-    if header:
-        _check_columns(path, [name for name in header if (name,) in chosen], header, None)
-    for number, row in chain(judged, flat):
-        chosen |= _text_columns(row)  # a column may have its first word late
-        yield number, BETWEEN.join(text for column, text in row.items() if text and column in chosen)
     shown = {column[0] for column in chosen}
+    if header:
+        _check_columns(path, [name for name in header if name in shown], header, None)
+    for number, row in _rows(path, [], None, reading):
+        yield number, BETWEEN.join(text for column, text in _cells_of(row) if text and column in chosen)
     if shown:
         _chosen(path, shown, dict.fromkeys([*names, *shown]), reading)
 
@@ -149,11 +152,6 @@ def _cells_of(value: Any, column: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
     elif isinstance(value, dict | list | tuple):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _cells_of(each, (*column, key))
-
-
-def _text_columns(row: dict[Any, str]) -> set[Any]:
-    """Which columns of a row have a word; export/web chooses alike."""
-    return {name for name, cell in row.items() if not NUMBER.fullmatch(cell)}
 
 
 def is_text_file(path: Path) -> bool:
@@ -358,13 +356,31 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_LINE_BYTES)
     named = SEPARATOR.fullmatch(next(lines(path), (1, ""))[1])
     text = (line + "\n" for _, line in lines(path))
-    reader = csv.reader(text, delimiter=named[1] if named else ",", strict=True)
+    reader = csv.reader(text, delimiter=named[1] if named else _delimiter(path), strict=True)
     first = 1
     with damage_as_user_error(str(path), lambda: f"line {first}"):
         for row in reader:
             if row and not (named and first == 1):
                 yield first, row
             first = reader.line_num + 1
+
+
+def _delimiter(path: Path) -> str:
+    """What divides the cells of a .csv file: the sign by which its first rows have one width of several
+    cells, else a comma. Raises UserError for several such signs."""
+    head = [line for _, line in islice(lines(path), ROWS_JUDGED)]
+    dividing = [sign for sign in DELIMITERS if _divides(head, sign)]
+    if dividing[1:]:
+        fact = " or ".join(map(repr, dividing))
+        raise UserError(f"{path}: divided by {fact}; say which in a first line of its own, as in sep=,")
+    return "".join(dividing) or ","
+
+
+def _divides(head: list[str], sign: str) -> bool:
+    """Whether a sign divides each of the first rows of a table into as many cells."""
+    rows = list(filter(None, csv.reader(head, delimiter=sign)))
+    widths = set(map(len, rows[:-1] if len(head) == ROWS_JUDGED else rows))  # the last may go on
+    return len(widths) == 1 < max(widths)
 
 
 def _of_header(
@@ -385,7 +401,8 @@ def _of_header(
 
 def objects(path: Path, reading: Reading | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """The numbered objects of a .jsonl file, blank lines skipped, or of a .json array, where a string is an
-    object's `text`. An object that has one list of objects stands for these; `reading` is told."""
+    object's `text`. An object that has one list of objects stands for these; `reading` is told of its
+    other keys."""
     word = input_file.numbered(path)
     for number, item in _items(path, reading or Reading()) if word == "item" else _json_lines(path):
         row = {"text": item} if isinstance(item, str) and word == "item" else item
@@ -415,7 +432,6 @@ def _items(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
     lists = [key for key, value in found.items() if _are_objects(value)]
     if len(lists) != 1:
         return enumerate([found], 1)
-    reading.records[str(path)] = lists
     for key in found.keys() - lists:
         reading.leave_out(str(path), "keys", key)
     return enumerate(found[lists[0]], 1)

@@ -28,16 +28,29 @@ SETTINGS = {
 }
 CODE = ("code", "code-block", "sourcecode")
 NOT_SHOWN = (*CODE, "index", "only", "highlight", "currentmodule", "module", "tabularcolumns", "program")
-OF_FILES = ("literalinclude",)  # those that docutils knows warn of it
+UNREAD = ("literalinclude", "title")  # of files, and of the page's head; docutils warns of others itself
+# Options that Sphinx prints behind what a directive describes, with the sign between them, and below it;
+# and those of the layout, which nobody reads. All others are named.
+BEHIND = {"type": ": ", "annotation": " ", "value": " = ", "default": " = "}
+BELOW = ("caption", "alt")
+LAYOUT = (
+    "name class ref link link-type target align width height scale columns language lexer sync maxdepth "
+    "linenos lineno-start number-lines emphasize-lines dedent force glob hidden titlesonly numbered reversed "
+    "noindex no-index no-index-entry no-contents-entry".split()
+)
 ANY_OPTION = defaultdict(lambda: directives.unchanged, caption=directives.unchanged)  # is text
 LONGEST_MARKUP = 4_000  # characters
 NO_LINE_ENDS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")  # docutils takes them for one
 _LOCK = threading.Lock()  # docutils keeps its directives and roles in its modules
 
 
+class NotRead(nodes.Invisible, nodes.Element):
+    """What is not read of a document, and `which` of it."""
+
+
 class _AnyDirective(Directive):
-    """A directive that docutils does not know, or code with options of Sphinx: its argument, its caption and
-    its content are text."""
+    """A directive that docutils does not know, or code with options of Sphinx: its argument, its content and
+    the options that are printed are text."""
 
     has_content = True
     optional_arguments = 1
@@ -45,12 +58,16 @@ class _AnyDirective(Directive):
     option_spec = ANY_OPTION
 
     def run(self) -> list[nodes.Node]:
-        if self.name in OF_FILES:
-            raise self.warning("files are not opened")
-        texts = [*([] if self.name in NOT_SHOWN else self.arguments), self.options.get("caption")]
+        if self.name in UNREAD:
+            raise self.warning("not read")
+        options = {name: text for name, text in self.options.items() if name not in LAYOUT}
+        behind = (sign + options.pop(name) for name, sign in BEHIND.items() if name in options)
+        described = "".join([*([] if self.name in NOT_SHOWN else self.arguments), *behind])
+        texts = [described, *(options.pop(name, "") for name in BELOW)]
         shown: list[nodes.Node] = [nodes.paragraph(text, text) for text in texts if text]
         for node in shown:
             node.line = self.lineno
+        shown += [NotRead(what="options", which=f"{self.name} :{name}:") for name in options]
         if self.name in CODE:
             content = nodes.literal_block("", "\n".join(self.content))
             content.line = self.content_offset + 1
@@ -94,7 +111,7 @@ def _every_name_known() -> Iterator[None]:
     known_role = roles.role
 
     def directive(name: str, *place: Any) -> tuple[type[Directive], list[nodes.Node]]:
-        known = None if name in CODE else known_directive(name, *place)[0]
+        known = None if name in (*CODE, *UNREAD) else known_directive(name, *place)[0]
         return known or _AnyDirective, []
 
     def role(name: str, *place: Any) -> tuple[Any, list[nodes.Node]]:

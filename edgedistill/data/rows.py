@@ -167,7 +167,7 @@ def build(
         return {"read": spool.read, "kept": len(kept), "trained": trained}
 
     rows = Rows.open(making.folder(session.cache / "rows" / making.key(NOT_READ, whole), write, whole))
-    session.reading.add(rows.fingerprint, rows.reading)
+    session.reading.add(making.files, rows.reading)
     if spec.ranked and len(rows.sides[1]) == 1:
         raise UserError(
             f"{place}: all {len(rows):,} rows have the same document, and there is nothing to "

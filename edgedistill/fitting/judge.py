@@ -35,7 +35,7 @@ from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 MOST_TEXTS = 2_000  # held-out texts that are compared
-SUITES = ("mini", "sts-small")  # graded pairs that ship
+SUITES = scoring.SHIPPED
 PASSAGES, QUERIES, SENTENCES = 400, 200, 4  # of the documentation; the sentences of a passage
 USER, GENERAL = ("agreement", "made", "own"), ("similarity", "search")
 TITLES = {

@@ -15,13 +15,14 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, file_patterns, readers
+from edgedistill.data import file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import KINDS
 from edgedistill.errors import UserError, counted
 from edgedistill.export import library_files
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
+from edgedistill.training.training_sources import TrainingSources
 
 DOCUMENTATION = "documentation"  # a name for texts: sentences that come with this package
 MOST_TEXTS = 200_000  # more bring a small student nothing in an hour
@@ -77,7 +78,7 @@ def files_section(patterns: list[str], column: str | None, data: Path | None) ->
 def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -> Corpus:
     """The texts of a section. Raises UserError as reading them does, and for fewer than `least`."""
     try:
-        built = corpus.build(parsed(section), session, seed)
+        built = TrainingSources(parsed(section), {}, session, seed).texts.sides[0]
     except UserError as error:
         problems = (problem.replace("rows.column", "--column") for problem in error.problems)
         raise UserError(*(problem.replace("rows: ", "--texts: ") for problem in problems)) from None

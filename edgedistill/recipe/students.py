@@ -128,8 +128,7 @@ INITIAL_TABLE = Field(Embeddings(), description="Initialization of the token emb
 
 class AnyStudent(Section):
     """What students differ in: all but the teacher itself are `trained`; one `of_layers` has an embedding
-    layer, and may take its layers from another model; a `built` one has the shape that the recipe
-    describes."""
+    layer, and may take its layers from another model."""
 
     kind: str
     trained: ClassVar[bool] = True

@@ -256,17 +256,20 @@ class Bundle:
         return [len(encoding) for encoding in encodings]
 
     def not_read(
-        self, texts: Sequence[str], ids: Sequence[ndarray], role: str = "text"
+        self, texts: Sequence[str], ids: Sequence[ndarray], role: str = "text", mark: str = ""
     ) -> list[tuple[int, int, bool]]:
         """Of each text, whose token ids `tokenize` returned: how many tokens are not among them; how many of
-        them are the unknown token; and whether it has no others but those around it."""
+        them are the unknown token, without those of a `mark` between cells, which is none of their words; and
+        whether it has no others but those around it."""
         encoder = self.of(role)
         most, around = encoder.max_tokens, encoder._tokens_around[role]
         long = [at for at, row in enumerate(ids) if len(row) >= most]
         whole = dict(zip(long, encoder.token_counts([texts[at] for at in long], role), strict=True))
         unknown = [int((row == encoder.unknown_id).sum()) for row in ids]
+        of_mark = sum(token == encoder.unknown_id for token in encoder._whole_tokenizer.encode(mark).ids)
+        marks = [min(count, of_mark * text.count(mark)) for text, count in zip(texts, unknown, strict=True)]
         return [
-            (max(0, whole.get(at, 0) - most), count, 0 < count >= len(ids[at]) - around)
+            (max(0, whole.get(at, 0) - most), count - marks[at], marks[at] < count >= len(ids[at]) - around)
             for at, count in enumerate(unknown)
         ]
 

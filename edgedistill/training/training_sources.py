@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 
 from edgedistill import recipe
@@ -15,6 +15,13 @@ from edgedistill.evaluation import scoring
 from edgedistill.session import Session
 
 
+@cache
+def _of_shipped_suites() -> frozenset[int]:
+    """The keys of their texts."""
+    suites = map(scoring.suite, scoring.SHIPPED)
+    return frozenset(added_texts.measured(text for suite in suites for text in suite.texts))
+
+
 @dataclass(eq=False)
 class TrainingSources:
     """The rows `of` a recipe and the `tables` of its stages, by their places in it. They are read when they
@@ -22,16 +29,16 @@ class TrainingSources:
 
     Held-out texts with their sentences, held-out translations and held-out queries are measured: no other
     source trains on them, whatever letters they are written in. The answers of held-out queries are
-    documents, which are to be found, and may be trained on. `measured` are the keys of what else the recipe
-    measures: the texts of dev and test rows, and of its suites those that are embedded in the role of a text
-    or a query.
+    documents, which are to be found, and may be trained on. `measured` are the keys of what else is measured:
+    the texts of a recipe's dev and test rows, and of its suites and those that ship, which judge every
+    student, those that are embedded in the role of a text or a query.
     """
 
     of: recipe.Rows
     tables: Mapping[str, recipe.Rows]
     session: Session
     seed: int
-    measured: set[int] = field(default_factory=set)
+    measured: frozenset[int] = field(default_factory=_of_shipped_suites)
 
     @classmethod
     def of_recipe(cls, spec: recipe.Recipe, session: Session) -> TrainingSources:
@@ -40,7 +47,13 @@ class TrainingSources:
             raise ValueError(f"{spec.name} has no rows")
         stages = enumerate(spec.distilling)
         tables = {f"stages[{at}].rows": stage.rows for at, stage in stages if stage.rows is not None}
-        return cls(spec.rows, tables, session, spec.seed, added_texts.measured(_measured(spec, session)))
+        return cls(
+            spec.rows,
+            tables,
+            session,
+            spec.seed,
+            _of_shipped_suites() | added_texts.measured(_measured(spec, session)),
+        )
 
     @cached_property
     def texts(self) -> Rows:

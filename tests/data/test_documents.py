@@ -116,11 +116,15 @@ def test_lines_and_notes_of_markdown():
 
 def test_options_captions_and_rows_of_restructured_text():
     document = (
-        ".. code-block:: c\n   :caption: Shown\n\n   code\n\n.. function:: f(x)\n   :noindex:\n\n   Told.\n\n"
-        "=== ===\nx   y\n=== ===\n1   2\n=== ===\n"
+        ".. code-block:: c\n   :caption: Shown\n\n   code\n\n.. data:: LIMIT\n   :type: int\n   :value: 3\n"
+        "   :noindex:\n   :synopsis: no\n\n   Told.\n\n.. graphviz::\n   :alt: A graph\n\n"
+        ".. autoclass:: f(x)\n\n=== ===\nx   y\n=== ===\n1   2\n=== ===\n"
     )
-    expected = [(1, "Shown"), (4, "code"), (6, "f(x)"), (9, "Told."), (12, "x; y"), (14, "1; 2")]
-    assert list(document_text.restructured(document)) == expected
+    expected = [(1, "Shown"), (4, "code"), (6, "LIMIT: int = 3"), (12, "Told."), (14, "A graph")]
+    left_out = list[tuple[str, str]]()
+    read = list(document_text.restructured(document, lambda *part: left_out.append(part)))
+    assert read == [*expected, (17, "f(x)"), (20, "x; y"), (22, "1; 2")]
+    assert left_out == [("options", "data :synopsis:")]
 
 
 @pytest.mark.parametrize(
@@ -141,17 +145,20 @@ def test_what_a_page_hides_is_named():
     hidden = (
         '<dialog>a</dialog><div hidden>b</div><p style="display: none">c</p><noscript><i>d</i></noscript>'
     )
-    hidden += "<iframe>e</iframe>"
+    hidden += "<iframe>e</iframe><template>i</template>"
     silent = "<head><title>e</title><meta name=Description content=g></head><script>f</script><rp>h</rp>"
     left_out = list[tuple[str, str]]()
     read = document_text.hypertext(f"{silent}{hidden}<p>{REFUNDS}", lambda *part: left_out.append(part))
     assert [text for _, text in read] == [REFUNDS]
     assert left_out[:2] == [("head", "<title>"), ("head", "<meta>")]
-    assert left_out[2:] == [("hidden", f"<{tag}>") for tag in ("dialog", "div", "p", "noscript", "iframe")]
-    fields = "<p>Refunds <img alt=no> take <input value=no>nine <textarea>no</textarea>days."
+    assert left_out[2:] == [
+        ("hidden", f"<{tag}>") for tag in ("dialog", "div", "p", "noscript", "iframe", "template")
+    ]
+    fields = "<p>Refunds <img alt=no> take <input value=no>nine <textarea>no</textarea><b title=no>days."
     read = document_text.hypertext(fields, lambda *part: left_out.append(part))
     assert [text for _, text in read] == [REFUNDS]
-    assert left_out[7:] == [("attributes", "<img>"), ("attributes", "<input>"), ("hidden", "<textarea>")]
+    expected = [("attributes", "<img>"), ("attributes", "<input>"), ("hidden", "<textarea>")]
+    assert left_out[8:] == [*expected, ("attributes", "<b title>")]
 
 
 @pytest.mark.parametrize("place", ["", "> ", "   "])
@@ -173,7 +180,8 @@ def test_attributes_of_components_that_are_not_read_are_named():
 
 def test_directives_that_are_not_read_are_named():
     directives = ["include:: a.rst", "csv-table:: Told", "raw:: html", "literalinclude:: a.py", "raw:: latex"]
-    options = ["", "   :file: a.csv", "   :url: b.html", "   :lines: 2-3", "\n   no"]
+    directives += ["title:: no"]
+    options = ["", "   :file: a.csv", "   :url: b.html", "   :lines: 2-3", "\n   no", ""]
     document = "\n\n".join(f".. {each}\n{of}\n" for each, of in zip(directives, options, strict=True))
     left_out = list[str]()
     read = document_text.restructured(f"{document}\n{REFUNDS}", lambda _, which: left_out.append(which))
@@ -194,7 +202,7 @@ def test_lines_end_where_editors_end_them(tmp_path, kind: str, sign: str):
 @pytest.mark.parametrize(
     "data",
     [
-        '<meta charset="ISO-8859-1"><p>Caf\xe9 \x80</p>'.encode("latin-1"),
+        f'<style>{"p {} " * 600}</style><meta charset="ISO-8859-1"><p>Caf\xe9 \x80</p>'.encode("latin-1"),
         b'<meta http-equiv="Content-Type" content="text/html; charset=windows-1252"><p>Caf\xe9 \x80</p>',
         b'<?xml version="1.0" encoding="utf-8"?><p>Caf\xc3\xa9 \xe2\x82\xac</p>',
         "<!-- <meta charset=utf-16> --><meta charset=ascii><p>Café €".encode("cp1252"),
@@ -232,8 +240,12 @@ def test_quotes_of_a_tsv_file(tmp_path):
 
 
 def test_tables_of_other_writers(tmp_path):
-    (tmp_path / "excel.csv").write_bytes(b"sep=;\r\nid;text\r\n1;A cat sleeps.\r\n")
-    assert list(readers.numbered_texts(tmp_path / "excel.csv")) == [(3, "A cat sleeps.")]
+    excel = b"id;text\r\n1;A cat, black, sleeps.\r\n"
+    written = (b"sep=;\r\n" + excel, excel, excel.replace(b";", b"\t").decode().encode("utf-16"))
+    for number, content in enumerate(written):
+        (tmp_path / "excel.csv").write_bytes(content)
+        line = 2 if number else 3
+        assert list(readers.numbered_texts(tmp_path / "excel.csv")) == [(line, "A cat, black, sleeps.")]
     path, items = (
         tmp_path / "whole.json",
         [{"name": "A cat", "note": "sleeps."}, {"name": "A dog", "note": 7}],
@@ -242,7 +254,6 @@ def test_tables_of_other_writers(tmp_path):
         path.write_text(json.dumps({"version": "two", "data": items, "ids": [1]}, indent=indent))
         read = Reading()
         assert list(readers.texts_in(path, None, reading=read)) == ["A cat · sleeps.", "A dog · 7"]
-        assert read.records == {str(path): ["data"]}
         assert set(read.not_read[str(path)]["keys"]) == {"version", "ids"}
 
 
@@ -271,11 +282,11 @@ def test_numbers_in_a_column_of_texts(tmp_path):
 
 
 def test_every_word_of_a_table_is_read(tmp_path):
-    rows = [{"id": at, "of": {"title": "A cat"}, "tags": ["x", "7"]} for at in range(readers.LINES_JUDGED)]
-    rows += [{"id": 0, "of": {"title": "A cat"}, "late": "sleeps"}]
+    rows = [{"id": at, "of": {"title": "A cat"}, "tags": ["x", "7"]} for at in range(3_000)]
+    rows += [{"id": "S7", "of": {"title": "A cat"}, "late": "sleeps"}]
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     read = list(readers.texts_in(tmp_path / "a.jsonl", None))
-    assert (read[0], read[-1]) == ("A cat · x", "A cat · sleeps")
+    assert (read[0], read[-1]) == ("0 · A cat · x", "S7 · A cat · sleeps")
     assert {"A cat", *read[::1000]} <= set(readers.texts_in_every_column(tmp_path / "a.jsonl"))
 
 

@@ -104,6 +104,7 @@ def test_json_of_each_form(tmp_path):
 NOT_TEXT = {  # content: what it is called
     TEXTS[0].encode("utf-16-le"): "binary, or UTF-16 without a byte order mark",
     "東京の天気".encode("iso2022_jp"): "ISO-2022, not UTF-8",
+    "今天天气".encode("hz"): "HZ, not UTF-8",
     b"\0" * 5_000: "binary",
     b"PK\x03\x04 an .xlsx": "zip archive",
     b"%PDF-1.7": "a PDF",
@@ -140,8 +141,9 @@ DAMAGED: list[tuple[str, Callable[[], bytes], str]] = [
     ),
     ("a.csv", lambda: b"text\rgood\r", "line 1 holds a carriage return"),
     ("a.csv", lambda: b'id,text\n1,"closed"too early\n', "line 2: ',' expected after '\"'"),
-    ("a.csv", lambda: b"id;text\n1;a\n", "divided by ';'; save it with commas"),
-    ("a.csv", lambda: b"id\ttext\n1\ta\n", r"divided by '\\t'"),
+    ("a.csv", lambda: b"id;text\n1;a;b\n", "divided by ';'; save it with commas"),
+    ("a.csv", lambda: b"id,in;text\n1,a;b\n", "divided by ',' or ';'; say which"),
+    ("a.tsv", lambda: b"id,text\n1,a\n", "divided by ','"),
     ("a.csv", lambda: b"text,text\na,b\n", "2 columns are named 'text'"),
     ("a.jsonl", lambda: objects(["good"]) + b'{"text": "x", "text": "y"}\n', "line 2: .* key 'text' twice"),
     ("a.json", lambda: b'[{"text": "x", "text": "y"}]', "key 'text' twice"),
@@ -326,7 +328,7 @@ def test_a_folder_is_its_texts_and_tables(tree: Path):
     assert found(tree / "node_modules", "**/*.md") == ["e/f.md"]
     (tree / "code").mkdir()
     (tree / "code" / "a.py").write_text("no text\n")
-    with pytest.raises(UserError, match=r"--texts: .*'code': a folder without texts"):
+    with pytest.raises(UserError, match=r"--texts: .*'code': a folder without texts .*, but 1 .py;"):
         found(tree, "code")
 
 
@@ -357,9 +359,9 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(tmp_path, monkeypatc
     assert sorted(session.reading.skipped) == sorted([pipe, *(f"texts/{name}" for name in unread)])
     assert session.reading.skipped[pipe] == "a pipe or a device"
     assert session.reading.skipped["texts/latin.txt"].startswith("line 2: byte 0xe9 is not UTF-8")
-    assert session.reading.other_files == {str(folder): {".xlsx": 1, "without ending": 1}}
     assert session.reading.columns == {str(folder / "table.csv"): ["title", "body"]}
-    assert session.reading.not_read == {str(folder / "table.csv"): {"columns": ["id"]}}
+    others = {str(folder): {"files": ["1 without ending", "1 .xlsx"]}}
+    assert session.reading.not_read == {str(folder / "table.csv"): {"columns": ["id"]}} | others
     assert session.reading.line.isprintable()
     assert "not read in" in session.reading.line and "table.csv (title, body)" in session.reading.line
     again = Session(data=tmp_path)
@@ -541,6 +543,17 @@ def test_notes_and_fields_of_a_pdf(tmp_path):
     notes = [{"/Subtype": name("/Widget"), "/V": value} for value in values]
     notes += [{"/Subtype": name("/Text"), "/Contents": text("A remark.")}]
     notes += [{**notes[-1], "/F": generic.NumberObject(2)}, {**notes[-1], "/Subtype": name("/Popup")}]
+    caption = generic.DictionaryObject({name("/CA"): text("Send")})
+    notes += [{**notes[0], "/V": name("/Off"), "/Ff": generic.NumberObject(1 << 16), "/MK": caption}]
+    notes += [{**notes[0], "/V": name("/Off"), "/MK": caption}]
+    notes += [{"/Subtype": name("/Stamp"), "/RC": text("<body><p>Paid <b>today</b></p></body>")}]
+    look = generic.StreamObject()
+    look.set_data(b"BT /F1 9 Tf (Drawn.) Tj ET")
+    font = generic.DictionaryObject({name("/Subtype"): name("/Type1"), name("/BaseFont"): name("/Helvetica")})
+    fonts = generic.DictionaryObject({name("/F1"): font})
+    look[name("/Resources")] = generic.DictionaryObject({name("/Font"): fonts})
+    drawn = generic.DictionaryObject({name("/N"): writer._add_object(look)})
+    notes += [{"/Subtype": name("/Stamp"), "/AP": drawn}]
     for note in notes:
         note["/Rect"] = generic.RectangleObject((0, 0, 9, 9))
         writer.add_annotation(0, generic.DictionaryObject({name(key): note[key] for key in note}))
@@ -548,7 +561,8 @@ def test_notes_and_fields_of_a_pdf(tmp_path):
     writer.write(tmp_path / "form.pdf")
     reading = Reading()
     read = list(readers.texts_in(tmp_path / "form.pdf", reading=reading))
-    assert read == ["Ask at the desk.", "Jane", "red", "/blue", "A remark."]
+    assert read[:5] == ["Ask at the desk.", "Jane", "red", "/blue", "A remark."]
+    assert read[5:] == ["Send", "Paid today", "Drawn."]
     assert reading.not_read == {str(tmp_path / "form.pdf"): {"attachments": ["order.xml"]}}
 
 

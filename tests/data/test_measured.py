@@ -14,6 +14,8 @@ from edgedistill import recipe
 from edgedistill.data import corpus, deduplicate, labelled_tasks
 from edgedistill.data import rows as training_rows
 from edgedistill.errors import UserError
+from edgedistill.evaluation import scoring
+from edgedistill.fitting import texts
 from edgedistill.session import Session
 from edgedistill.training.training_sources import TrainingSources
 
@@ -125,6 +127,21 @@ def test_texts_that_are_all_measured_are_refused(tmp_path):
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     with pytest.raises(UserError, match="stages.0..rows: nothing to train on: 2 source texts"):
         training_rows.build(spec, session, 0, place="stages[0].rows")
+
+
+def test_what_adapt_and_fit_judge_by_is_not_trained_on(tmp_path):
+    """Neither where the texts are read to be counted, nor by the recipe; both count it, and the file once."""
+    shipped = [text.upper() for name in scoring.SHIPPED for text in scoring.suite(name).texts[:9]]
+    section = described(tmp_path, {})["rows"]
+    with (tmp_path / "texts.txt").open("a") as file:
+        file.write("\n".join(shipped))
+    session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
+    for more in ({}, {"held_out": 20}):
+        built = texts.read({**section, **more}, 1, session)
+        trained, held = built.texts(range(built.training_count)), built.texts(built.held_out)
+        assert not set(trained) & set(shipped) and set(TEXTS) <= {*trained, *held}
+        count = len(set(shipped) - set(held))
+        assert f"read 1 file; {count} rows left out: {count} with a text that is meas" in session.reading.line
 
 
 @pytest.mark.parametrize("split", [{"dev": "dev.tsv"}, {"dev_rows": 4}])
