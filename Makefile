@@ -11,13 +11,17 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 ENVIRONMENTS := $(CURDIR)/.environments
 ECOSYSTEMS ?= --out bench/reports/ecosystems.json --readme
 
-.PHONY: help test runners lint format types docs demo reproduction ecosystems fuzz processors mteb speeds page integrations peers wheel release audit locked setup clean
+.PHONY: help test pytest runners lint format types docs demo reproduction ecosystems fuzz processors mteb speeds page integrations peers wheel release audit locked setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
-test: lint types $(STAMP)  ## lint, types and tests (what CI runs); run `make runners` first to test the page in a browser too
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+test: $(STAMP)  ## lint, types and tests (what CI runs); run `make runners` first to test the page in a browser too
+	@$(MAKE) --jobs=2 lint types pytest
+
+# A file of tests stays with one process, so that what its tests share is made once; tests/conftest.py says which begin.
+pytest: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 NPM_INSTALL := npm install --ignore-scripts --no-audit --no-fund --no-save --loglevel=error
 DRIVER := export/web/node_modules/.package-lock.json

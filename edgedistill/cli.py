@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -463,6 +464,7 @@ def adapt(
     it was. The held-out queries become a suite for `bench`, NAME-suite beside the bundle. The run's
     recipe.yaml says what was chosen; `train` runs it again.
     """
+    began = time.perf_counter()
     # First what needs no torch: a wrong path is named at once.
     file_patterns.given(texts, data, "--texts")
     file_patterns.given([] if pairs is None else [pairs], data, "--pairs")
@@ -475,7 +477,7 @@ def adapt(
     queries = None if pairs is None else Pairs(pairs, query_column, text_column)
     request = adapting.Request(
         *(student, texts, out, Path("runs"), column, other, minutes, steps),
-        *(tuple(listed(precision)), overwrite, queries),
+        *(tuple(listed(precision)), overwrite, queries, began),
     )
     for folder in (out, request.run, request.suite):
         if not resume:

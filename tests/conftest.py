@@ -16,6 +16,9 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 collect_ignore = ["faults"] if os.name == "nt" else []  # limits and signals of POSIX
 
+LONGEST = """test_every_recipe.py test_core.py test_fit.py test_adapting.py test_processes.py test_places.py
+test_web.py test_javascript.py test_faults.py test_server.py test_bench.py""".split()
+
 WORDS = {
     "who": "the cat|the dog|a child|my neighbour|the teacher|an old man|the young singer|our doctor".split(
         "|"
@@ -26,6 +29,11 @@ WORDS = {
     "when": "in the morning|after dinner|on Sunday|before the rain|every day|at the station|near the "
     "river|without a word".split("|"),
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]):
+    """The files that take longest come first, so that no process is left with one at the end."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:

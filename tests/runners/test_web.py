@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -64,41 +63,29 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(page: Path, cases: list[str]) -> dict[str, dict[str, Any]]:
-    """The result of each case of test/browser.mjs. Its servers and its browser are Node's; this process opens
-    no socket."""
+def run(page: Path, cases: list[str]):
+    """Cases of test/browser.mjs. Its servers and its browser are Node's; this process opens no socket."""
     command = ["node", "test/browser.mjs", *cases]
     environment = {**os.environ, "CHROMIUM": str(CHROMIUM), "EDGEDISTILL_PAGE": str(page)}
     done = subprocess.run(
         command, cwd=WEB, env=environment, capture_output=True, text=True, check=False, timeout=900
     )
-    results = {result["case"]: result for result in map(json.loads, done.stdout.splitlines())}
-    assert set(results) == set(cases), done.stderr
-    assert (done.returncode == 0) == all(result["ok"] for result in results.values())
-    return results
-
-
-@pytest.fixture(scope="module")
-def quick(page: Path) -> dict[str, dict[str, Any]]:
-    return run(page, QUICK)
-
-
-@pytest.fixture(scope="module")
-def slow(page: Path) -> dict[str, dict[str, Any]]:
-    return run(page, SLOW)
+    results = list(map(json.loads, done.stdout.splitlines()))
+    assert {result["case"] for result in results} == set(cases), done.stderr
+    problems = {result["case"]: result["problem"] for result in results if not result["ok"]}
+    assert not problems and done.returncode == 0
 
 
 @needs_browser
-@pytest.mark.parametrize("case", QUICK)
-def test_in_chromium(quick: dict[str, dict[str, Any]], case: str):
-    assert quick[case]["ok"], quick[case]["problem"]
+def test_in_chromium(page: Path):
+    """All cases in one test: the page is written once, whichever processes share the tests."""
+    run(page, QUICK)
 
 
 @pytest.mark.slow
 @needs_browser
-@pytest.mark.parametrize("case", SLOW)
-def test_in_chromium_at_length(slow: dict[str, dict[str, Any]], case: str):
-    assert slow[case]["ok"], slow[case]["problem"]
+def test_in_chromium_at_length(page: Path):
+    run(page, SLOW)
 
 
 def test_every_case_is_run():

@@ -13,6 +13,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[3]
 CORE = ROOT / "export" / "core"
+WARNINGS = ["-Wall", "-Wextra", "-pedantic"]
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 FUNCTIONS = {
     "ed_open": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)]),
@@ -49,10 +50,11 @@ def run(*command: object, stdin: str = "") -> str:
     return done.stdout + done.stderr
 
 
-def library(folder: Path, *options: str) -> Any:
-    """The core as a shared library."""
+def library(folder: Path) -> Any:
+    """The core as a shared library, compiled without a warning."""
     path = folder / "core.so"
-    run(COMPILER, "-std=c99", "-O2", *options, "-shared", "-fPIC", CORE / "edgedistill.c", "-o", path, "-lm")
+    options = ["-std=c99", "-O2", *WARNINGS, "-shared", "-fPIC"]
+    assert run(COMPILER, *options, CORE / "edgedistill.c", "-o", path, "-lm") == ""
     opened = ctypes.CDLL(str(path))
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(opened, name)
