@@ -380,7 +380,7 @@ def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1)
     if isinstance(node, (*invisible, *but)):
         return
     if isinstance(node, nodes.raw) and "html" in node["format"]:
-        yield from ((line + 1 + number, text) for number, text in hypertext(node.astext()))
+        yield from ((line + 1 + number, text) for number, text in hypertext(node.astext(), left_out))
     elif isinstance(node, nodes.raw):
         left_out("directive", f"raw:: {node['format']}")
     elif isinstance(node, nodes.meta):
