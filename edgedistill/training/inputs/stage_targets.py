@@ -132,9 +132,9 @@ def embedded(spec: Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterator[Side
         yield from (Side(texts, 0, scorer=at) for at in spec.beside)
     for number, (stage, rows) in enumerate(zip(spec.distilling, stages, strict=True)):
         unmapped = spec.targets is None
-        yield from (
-            side for side in matched(stage, rows) if side.rows is not texts or side.number or unmapped
-        )
+        sides = [side for side in matched(stage, rows) if side.rows is not texts or side.number or unmapped]
+        yield from sides
+        yield from (side._replace(scorer=at) for at in spec.beside for side in sides)
         if rows.ranked:
             both = needs_cosines(stage, spec.rows_of(stage))
             yield from (
