@@ -31,6 +31,7 @@ EPOCHS, FEWEST_EPOCHS = 8.0, 1.5  # over few texts; over so many that not all ar
 FEWEST_STEPS, MOST_STEPS = 200, 2_000
 TEACHER_S = 2.0  # for measuring the teacher's speed
 BESIDE_S = 25.0  # of a processor, for all that is neither its work nor training
+MOST_BUSY = 4.0  # times as long as with a processor of its own; more is a machine that slept
 TEACHER_SHARE = 0.45  # of the minutes that are left, at most, that it embeds
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
 # So that nine texts in ten are read to their end; longer ones take too long to learn from.
@@ -121,7 +122,7 @@ def _most_rows(
     opened, sample = [open_teacher(each, session) for each in teachers], training_time.sample(own)
     seconds = sum(training_time.seconds_per_text(each, sample, session.device, TEACHER_S) for each in opened)
     busy = (time.perf_counter() - since) / max(0.01, time.process_time() - worked)
-    beside = BESIDE_S * max(1.0, busy)
+    beside = BESIDE_S * min(MOST_BUSY, max(1.0, busy))
     mean = float(words.mean())
     if mean >= LONGEST:
         seconds *= WHOLE_SHARE + (1 - WHOLE_SHARE) * WORDS_OF_A_PASSAGE / mean
