@@ -189,9 +189,9 @@ def asked(texts: Corpus, whole: int, pairs: Rows | None) -> dict[str, Queries]:
 
 def _made(texts: list[str]) -> Iterator[tuple[str, str]]:
     """A sentence of each text that has several, and the rest of the text."""
-    spec, random = recipe.Queries(), np.random.default_rng(0)
+    random = np.random.default_rng(0)
     for text in texts:
-        if found := made_tuples.of_text(spec, text):
+        if found := made_tuples.of_text(text):
             query = found[int(random.integers(len(found)))]
             yield query, " ".join(text.replace(query, " ").split())
 
