@@ -232,6 +232,5 @@ def test_cuda_is_refused_before_anything_is_embedded(world: World, monkeypatch):
             for place in ("teacher", "assistant")
         )
     load_models.open_models(spec, Session(data=world.data, device="cpu"))
-    load_models.open_models(recipe.parse(world.recipe(), "test"), Session(data=world.data, device="cuda"))
     with pytest.raises(UserError, match="int8 is for processors"):
         cost.costs([spec], Session(data=world.data, device="cuda"))
