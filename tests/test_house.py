@@ -342,7 +342,7 @@ def test_every_suite_is_read():
 def test_every_runner_is_found():
     """By the README of its folder, which one of a single file does without; `fit` times students in the
     web's."""
-    assert set(files.shipped("runner")) == {"core", "server", "sqlite", "web"}
+    assert set(files.shipped("runner")) == {"core", "server", "web"}
 
 
 def test_the_recipes_schema_is_in_step():
