@@ -146,7 +146,7 @@ def test_ids_and_embeddings_are_the_bundles(name: str, exported: Callable[..., P
         student.close()
 
 
-@pytest.mark.parametrize("name", ["nano", "micro", "multi"])
+@pytest.mark.parametrize("name", ["nano", "micro", "multi", "small"])
 def test_shipped_students(name: str, core: Any):
     with load(name, threads=1) as opened:
         student = CoreStudent(core, student_file.content(opened))

@@ -91,7 +91,7 @@ def classifier(tmp_path: Path) -> Path:
     return tmp_path / "classifier"
 
 
-@pytest.mark.parametrize("name", ["nano", "micro", "multi"])
+@pytest.mark.parametrize("name", ["nano", "micro", "multi", "small"])
 def test_shipped_students_as_in_python(name: str, tmp_path):
     found = embed(written(name, tmp_path / "out"), TEXTS, {}, {"precision": "binary"})
     with load(name, threads=1) as opened:
