@@ -128,12 +128,10 @@ INITIAL_TABLE = Field(Embeddings(), description="Initialization of the token emb
 
 class AnyStudent(Section):
     """What students differ in: all but the teacher itself are `trained`; one `of_layers` has an embedding
-    layer, and may take its layers from another model; a `built` one has the shape that the recipe
-    describes."""
+    layer, and may take its layers from another model."""
 
     kind: str
     trained: ClassVar[bool] = True
-    built: ClassVar[bool] = False
     of_layers: ClassVar[bool] = False
     bare_table: ClassVar[bool] = False  # a table of token embeddings and their weights, without layers
 
@@ -156,7 +154,6 @@ class AnyStudent(Section):
 class BuiltStudent(AnyStudent):
     """A student whose shape the recipe describes: what all kinds share."""
 
-    built = True
     if TYPE_CHECKING:
         embeddings: Embeddings  # each kind describes its own
     pq_bytes: int | None = Field(

@@ -181,15 +181,6 @@ def test_a_finished_student_needs_no_kind():
     ).student == recipe.Finished(weights="nano", dropout=0.1)
 
 
-def test_muon_wants_layers():
-    stage = {"name": "x", "objective": {"kind": "cosine"}, "optimizer": "muon"}
-    assert any(
-        "muon optimizes the matrices of layers" in line
-        for line in problems(student={"kind": "static"}, stages=[stage])
-    )
-    recipe.parse({**GOOD, "student": {"kind": "bilstm"}, "stages": [stage]}, "x")
-
-
 PCA = {"reduce": {"kind": "pca"}, "dims": 128}
 
 
