@@ -678,9 +678,6 @@ def bench(
     hybrid_weight: float | None = _value(
         None, "WEIGHT", HYBRID_WEIGHT + " Given alone, it is --hybrid too.", min=0
     ),
-    documents: str | None = _value(
-        None, "NAME", "Also measure retrieval suites with documents that this bundle embeds."
-    ),
     embeddings: list[str] | None = _value(
         None,
         "LIST",
@@ -727,8 +724,7 @@ def bench(
     if hybrid and hybrid_weight is None:
         hybrid_weight = bm25.WEIGHT
     precisions = tuple(name for name in dict.fromkeys(listed(embeddings or [])) if name != "float32")
-    texts_of = benchmark.documents(documents, session) if documents else None
-    search = scoring.Search(hybrid_weight, texts_of, precisions=precisions)
+    search = scoring.Search(hybrid_weight, precisions)
     plan = speed.QUICK if quick else speed.PLAN
     outputs = benchmark.Outputs(out, html)
     runners = [*(runner or [speed.OWN]), *(on or [])]

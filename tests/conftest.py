@@ -100,7 +100,7 @@ def make_tokenizer() -> Any:
 
     The trainer numbers letters inside words by a hash that differs each time, and prefers low numbers among
     pairs that are equally
-    frequent: so these letters are given first, as `learn_wordpiece` does.
+    frequent: so these letters are given first, as for any WordPiece.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast

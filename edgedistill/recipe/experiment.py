@@ -123,9 +123,7 @@ class Recipe(Section):
         """
         if self.rows is None or not self.student.trained:
             return self.rows is not None and self.targets is not None
-        learns = any(
-            getattr(self.student, part, None) is not None for part in ("trim", "vocabulary_size", "unigram")
-        )
+        learns = any(getattr(self.student, part, None) is not None for part in ("trim", "unigram"))
         return bool(self.distilling) or learns or self.finetuning is None
 
     @model_validator(mode="before")

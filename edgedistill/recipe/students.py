@@ -176,12 +176,6 @@ class BuiltStudent(AnyStudent):
         description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run "
         "folder, or a hub id.",
     )
-    vocabulary_size: int | None = Field(
-        None,
-        ge=200,
-        le=LARGEST_VOCABULARY,
-        description="Learn a WordPiece vocabulary of this size from the rows instead of `tokenizer`.",
-    )
     unigram: Unigram | None = Field(
         None, description="Learn a Unigram tokenizer from the rows instead of taking `tokenizer`."
     )
@@ -212,13 +206,8 @@ class BuiltStudent(AnyStudent):
             raise ValueError("`pq_centroids` are what PQ codes select from; set `pq_bytes`, or leave it out")
         if self.head == "none" and self.dims is not None:
             raise ValueError("`dims` is the output of a head; set `head: linear` or leave it out")
-        if self.trim is not None and self.vocabulary_size is not None:
-            raise ValueError(
-                "`trim` keeps the tokenizer's tokens, `vocabulary_size` learns new ones; choose one"
-            )
-        if self.unigram is not None and (self.trim is not None or self.vocabulary_size is not None):
-            other = "trim" if self.trim else "vocabulary_size"
-            raise ValueError(f"`unigram` learns its own tokenizer; leave `{other}` out")
+        if self.unigram is not None and self.trim is not None:
+            raise ValueError("`unigram` learns its own tokenizer; leave `trim` out")
         return self
 
     @property

@@ -152,8 +152,8 @@ def test_all_the_problems_at_once():
         ),
         ({"kind": "bilstm", "embeddings": {"from": "glove"}}, "`file` goes with `from: glove`"),
         (
-            {"kind": "bilstm", "trim": {}, "vocabulary_size": 900},
-            "`trim` keeps the tokenizer's tokens, `vocabulary_size` learns new ones; choose one",
+            {"kind": "bilstm", "trim": {}, "unigram": {"vocabulary_size": 900}},
+            "`unigram` learns its own tokenizer; leave `trim` out",
         ),
         (
             {"kind": "bert", "layers": 1, "width": 8, "trim": {"min_count": -1}},

@@ -23,7 +23,7 @@ STUDENTS: dict[str, dict[str, Any]] = {
         "trim": {},
         "embeddings": {"from": "teacher", "weighting": "frequency"},
     },
-    "static": {"kind": "static", "width": 8, "vocabulary_size": 200, "head": "linear"},
+    "static": {"kind": "static", "width": 8, "trim": {}, "head": "linear"},
     "bilstm": {"kind": "bilstm", "width": 16, "hidden": 8, "readout": "max", "head": "linear"},
 }
 

@@ -292,7 +292,7 @@ def test_patience_stops_early(world: World, tmp_path):
             "pq_bytes": 8,
             "embeddings": {"weighting": "frequency"},
         },
-        {"kind": "bert", "layers": 1, "width": 16, "vocabulary_size": 210, "head": "linear_tanh"},
+        {"kind": "bert", "layers": 1, "width": 16, "trim": {}, "head": "linear_tanh"},
         {"kind": "bert", "weights": "teacher", "trim": {}, "bottleneck": 8},
         {"kind": "recurrent", "layers": 1, "bottleneck": 8},
         {"kind": "bert", "weights": "teacher", "layers": [0], "pq_bytes": 4, "pq_centroids": 300},
@@ -321,7 +321,7 @@ def test_patience_stops_early(world: World, tmp_path):
         {
             "kind": "static",
             "width": 16,
-            "vocabulary_size": 210,
+            "trim": {},
             "head": "linear_tanh",
             "embeddings": {"from": "random"},
         },
