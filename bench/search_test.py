@@ -23,7 +23,7 @@ from edgedistill.evaluation.suites.cosines import Encode, Floats, Remembered, un
 
 REPORT = Path(__file__).resolve().parent / "reports" / "search-test.json"
 SUITE, PAIRS = "search-test", "sts-small"
-OF_TEACHER = ("nano", "micro", "small")  # students in the teacher's space
+OF_TEACHER = ("nano", "micro")  # students in the teacher's space
 TEACHER, MEAN = "teacher", "mean"
 
 
