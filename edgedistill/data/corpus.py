@@ -28,7 +28,7 @@ from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.session import Session, progress_bar
 
-FORMAT = 8  # part of every cache key: raise it when what is written changes
+FORMAT = 9  # part of every cache key: raise it when what is written changes
 CHUNK_TEXTS = 4096  # read at a time by a loop over all texts
 SHARD = 32_768  # texts of a `CorpusPass`
 # Names of added texts in `Corpus.sources`.

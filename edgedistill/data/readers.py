@@ -121,8 +121,10 @@ def _worded(path: Path, names: list[str], reading: Reading) -> Numbered:
     if len(header) == 1 and DIVIDED.search(header[0]):
         _check_columns(path, ["text"], header, None)
     chosen = set[Any]()
+    keys = dict.fromkeys(names)
     for _, row in _rows(path, [], None):
         cells = _cells_of(row)
+        keys |= dict.fromkeys(row)
         chosen |= {column for column, text in cells if column not in chosen and not NUMBER.fullmatch(text)}
     if not chosen and next(_rows(path, [], None), None):
         raise UserError(f"{path}: no column with words; name one that has texts")
@@ -132,7 +134,7 @@ def _worded(path: Path, names: list[str], reading: Reading) -> Numbered:
     for number, row in _rows(path, [], None, reading):
         yield number, BETWEEN.join(text for column, text in _cells_of(row) if text and column in chosen)
     if shown:
-        _chosen(path, shown, dict.fromkeys([*names, *shown]), reading)
+        _chosen(path, shown, keys, reading)
 
 
 def _chosen(path: Path, columns: Container[str], names: Iterable[str], reading: Reading) -> None:
@@ -173,10 +175,11 @@ def is_wrapped(path: Path) -> bool:
 
 
 def texts_in_every_column(path: Path) -> Iterator[str]:
-    """Every text of a file, whatever its column, and those of a row joined as they are read; for files of
-    texts that must not be trained on. Raises UserError as `texts_in`."""
+    """Every text of a file, whatever its column and unit, and those of a row joined as they are read; for
+    files of texts that must not be trained on. Raises UserError as `texts_in`."""
     if is_text_file(path):
-        yield from texts_in(path)
+        for unit in ("line", "paragraph") if input_file.kind(path) == ".txt" else ("line",):
+            yield from texts_in(path, unit=unit)
         return
     for _, row in numbered_rows(path) or _rows(path, [], None):
         yield from (text for _, text in _cells_of(row))

@@ -29,7 +29,7 @@ from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.session import Session
 
-FORMAT = 8  # of what is written
+FORMAT = 9  # of what is written
 SIDES = ("first", "second")  # folder names
 ROLES_OF_SIDES = ("query", "document")
 # what a recipe says of rows that is not read here
