@@ -22,6 +22,12 @@ LONGEST = 10  # lines behind the imports
 MISSING = "import importlib.util as i, sys; print(*[each for each in sys.argv[1:] if not i.find_spec(each)])"
 
 
+def are_short(snippets: dict[str, str]):
+    for snippet in snippets.values():
+        lines = [line for line in snippet.splitlines() if line.strip()]
+        assert len([line for line in lines if not line.startswith(("import ", "from "))]) <= LONGEST
+
+
 def code(section: str) -> str:
     (found,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     return str(found)
@@ -42,9 +48,7 @@ def run(python: str | Path, *arguments: str, folder: Path) -> subprocess.Complet
 
 def test_every_library_has_its_snippet():
     assert set(SNIPPETS) == {"Without any", *LIBRARIES}
-    for snippet in SNIPPETS.values():
-        lines = [line for line in snippet.splitlines() if line.strip()]
-        assert len([line for line in lines if not line.startswith(("import ", "from "))]) <= LONGEST
+    are_short(SNIPPETS)
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
