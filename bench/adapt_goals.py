@@ -1,7 +1,7 @@
 """What `edgedistill adapt` gains on collections of documents, by their number, and what it costs elsewhere.
 
-python bench/adapt_goals.py --data DIR [--counts 500,all,pairs] [--collections scifact,cranfield] [--minutes
-10] --work DIR --out REPORT
+python bench/adapt_goals.py --data DIR [--counts 500,all,pairs] [--collections scifact,npl] [--minutes 10]
+--work DIR --out REPORT
 
 Each adaptation is the command itself, in a process of its own, with documents only (title and text on a
 line), never queries or judgements; `pairs` gives it all documents and the judged queries of the training
@@ -28,18 +28,27 @@ from typing import Any
 import numpy as np
 
 TEACHER = "packaged:all-MiniLM-L6-v2"
-TASKS = {
-    "scifact": "SciFact",
-    "cranfield": "Cranfield",
-}  # of the suite `retrieval`, by the folder of their data
+TASKS = {  # of suites, by the folder of their data
+    "scifact": "search-test:SciFact",
+    "cranfield": "search-test:Cranfield",
+    "npl": "search-test:NPL",
+    "bankfaq": "search-test:Bank FAQ",
+    "cacm": "search-dev:CACM",
+}
+
+
+def task_of(collection: str, data: Path) -> Any:
+    """The documents and judged queries of a collection."""
+    from edgedistill.evaluation import scoring
+
+    (task,) = scoring.suite(TASKS[collection], data).tasks.values()
+    return task
 
 
 def write_documents(data: Path, collection: str, count: str, path: Path) -> int:
     """Write documents of a collection, one a line. Returns how many."""
-    with gzip.open(data / "ir" / collection / "corpus.jsonl.gz", "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    texts = [" ".join(f"{row.get('title', '')} {row['text']}".split()) for row in rows]
-    texts = [text for text in texts if text]
+    chunks = task_of(collection, data).chunks()
+    texts = [" ".join(text.split()) for _, chunk in chunks for text in chunk if text.strip()]
     chosen = np.linspace(
         0, len(texts) - 1, len(texts) if count == "all" else min(int(count), len(texts))
     ).astype(int)
@@ -76,8 +85,7 @@ def scores(name: str, collection: str, suites: list[str], data: Path, weight: fl
     from edgedistill.runtime import bundle
 
     encoder = scoring.Encoder.of(bundle.load(name, precision="int8"))
-    (task,) = scoring.suite(f"retrieval:{TASKS[collection]}", data).tasks.values()
-    ranked = task.rankings(encoder, scoring.Search(weight))
+    ranked = task_of(collection, data).rankings(encoder, scoring.Search(weight))
     found = {"ndcg10": ranked[""]["ndcg_at_10"], "with_bm25": ranked[" + BM25"]["ndcg_at_10"]}
     found |= {"bm25": ranked[" + BM25"]["bm25"]["ndcg_at_10"], "weight": weight}
     of_suites = {each: scoring.evaluate(scoring.suite(each, data), encoder)["average"] for each in suites}
@@ -132,7 +140,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--student", default="nano")
-    parser.add_argument("--collections", default="scifact,cranfield")
+    parser.add_argument("--collections", default=",".join(TASKS))
     parser.add_argument("--counts", default="500,all,pairs")
     parser.add_argument("--suites", default="sts7")
     parser.add_argument("--minutes", type=float, default=10.0)

@@ -31,11 +31,11 @@ import onnxruntime
 
 import edgedistill
 from edgedistill import machine
-from edgedistill.quantization.graph_editor import PRODUCTS
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle import BATCH_TOKENS
 
 ROUNDS = 9
+PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention", "LSTM", "GRU", "RNN")
 
 
 class Batch(NamedTuple):

@@ -53,7 +53,7 @@ const median = (values) => Number(values.toSorted((a, b) => a - b)[values.length
 const page = { bytes, ...Object.fromEntries(Object.entries(found).map(([key, values]) => [key, median(values)])), samples: found };
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const graph = here(`../edgedistill/shipped/bundles/${name}/onnx/model_quantized.onnx`);
-const wasm = JSON.parse(execFileSync("node", [here("wasm_speed.mjs"), `${folder}/students/${name}.bin`, graph, ort], { encoding: "utf8" }));
+const wasm = JSON.parse(execFileSync(process.execPath, [here("wasm_speed.mjs"), `${folder}/students/${name}.bin`, graph, ort], { encoding: "utf8" }));
 const versions = { chromium, node: process.versions.node, "onnxruntime-web": JSON.parse(readFileSync(`${ort}/package.json`, "utf8")).version };
 const machine = { cpu: cpus()[0].model, cores: cpus().length, load: loadavg()[0] };
 const result = { schema: 1, bench: "page speed", student: name, page, wasm, machine, versions, made_at: new Date().toISOString() };

@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-from edgedistill.recipe import KINDS, Recipe, schema, sections
+from edgedistill.recipe import Recipe, schema, sections
 
 HEAD = """# Every key of a recipe
 
@@ -68,9 +68,8 @@ def _rows(section: dict[str, Any]) -> list[str]:
 
 def _heading(name: str, section: dict[str, Any]) -> str:
     """The kind that selects a section, or its name where nothing selects it."""
-    kinds = [kind for classes in KINDS.values() for kind, which in classes.items() if which.__name__ == name]
-    if kinds and "kind" in section.get("properties", {}):
-        return f"`kind: {kinds[0]}`."
+    if kind := section.get("properties", {}).get("kind", {}).get("const"):
+        return f"`kind: {kind}`."
     return f"{re.sub('(?<=[a-z])(?=[A-Z])', ' ', name).capitalize()}."
 
 
@@ -119,12 +118,5 @@ def _type(value: dict[str, Any]) -> str:
 
 def _named(reference: str) -> str:
     name = reference.rsplit("/", 1)[1]
-    return next(
-        (
-            f"`{kind}`"
-            for classes in KINDS.values()
-            for kind, which in classes.items()
-            if which.__name__ == name
-        ),
-        name,
-    )
+    kind = json.loads(schema())["$defs"][name].get("properties", {}).get("kind", {}).get("const")
+    return f"`{kind}`" if kind else name

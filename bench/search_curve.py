@@ -21,7 +21,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from adapt_goals import TEACHER, UNTRAINED_WEIGHT, write_documents
+from adapt_goals import TEACHER, write_documents
+
+from edgedistill.data.bm25 import WEIGHT
 
 COLLECTION = "scifact"
 QUERIES = {"test": "retrieval:SciFact", "train": "retrieval-dev"}  # suites, by split
@@ -55,8 +57,7 @@ def scores(name: str, dims: list[int], data: Path) -> dict[str, Any]:
         for count in dims:
             index, asked = whole._replace(embeddings=unit(whole.embeddings[:, :count])), queries[:, :count]
             alone, beside = (
-                ndcg(retrieval.ranked(task, unit(asked), index, weight))
-                for weight in (None, UNTRAINED_WEIGHT)
+                ndcg(retrieval.ranked(task, unit(asked), index, weight)) for weight in (None, WEIGHT)
             )
             row[str(count)] = {"ndcg10": alone, "with_bm25": beside}
         found[split] = {"dims": row, "bm25": ndcg(retrieval.ranked_by_bm25(task, whole))}
@@ -100,7 +101,7 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     os.chdir(arguments.work)  # where `adapt` writes runs
     arguments.work = Path.cwd()
-    new = {"machine": machine.here(), "student": arguments.student, "weight": UNTRAINED_WEIGHT, "rows": {}}
+    new = {"machine": machine.here(), "student": arguments.student, "weight": WEIGHT, "rows": {}}
     report = files.read_json(arguments.out) if arguments.out.exists() else new
     texts = arguments.work / f"{COLLECTION}.txt"
     write_documents(arguments.data, COLLECTION, "all", texts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from edgedistill import files, machine
 from edgedistill.data.bm25 import WEIGHT
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.report import without_samples
-from edgedistill.evaluation.suites.cosines import unit
-from edgedistill.evaluation.suites.suite_files import Index
+from edgedistill.evaluation.suites.cosines import Encode, Floats, Remembered, unit
 
 REPORT = Path(__file__).resolve().parent / "reports" / "search-test.json"
 SUITE, PAIRS = "search-test", "sts-small"
@@ -27,21 +27,16 @@ OF_TEACHER = ("nano", "micro")  # students in the teacher's space
 TEACHER, MEAN = "teacher", "mean"
 
 
-def mean(student: scoring.Documents, teacher: scoring.Documents) -> scoring.Documents:
+def mean(student: Encode, teacher: Encode, texts: list[str]) -> Floats:
     """The documents of a pair: the mean of both embeddings."""
-    indexes = {
-        corpus: Index(own.names, unit(own.embeddings + teacher.indexes[corpus].embeddings))
-        for corpus, own in student.indexes.items()
-    }
-    return scoring.Documents(MEAN, student.encoder, indexes=indexes)
+    return unit(student(texts) + teacher(texts))
 
 
-def row(suite: scoring.Suite, bundle: edgedistill.Bundle, documents: scoring.Documents) -> dict[str, Any]:
-    """The scores of queries by a bundle among the documents of an encoder."""
-    search = scoring.Search(WEIGHT, documents)
-    found = scoring.rankings(suite, bundle, search)
-    quality = {name: found[name] for name in (suite.name, f"{suite.name} + BM25")}
-    return {"documents": documents.name, "quality": without_samples(quality)}
+def row(suite: scoring.Suite, bundle: edgedistill.Bundle, name: str, embed: Encode) -> dict[str, Any]:
+    """The scores of queries by a bundle among documents that are embedded so."""
+    encoder = scoring.Encoder.of(bundle)._replace(document=embed)
+    found = scoring.rankings(suite, encoder, scoring.Search(WEIGHT))
+    return {"documents": name, "quality": without_samples(found)}
 
 
 def main() -> None:
@@ -54,18 +49,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=REPORT)
     arguments = parser.parse_args()
     suite, pairs = (scoring.suite(name, Path(arguments.data)) for name in (SUITE, PAIRS))
-    rows, teacher = list[dict[str, Any]](), None
+    rows = list[dict[str, Any]]()
+    teacher: Encode | None = None
     places = {TEACHER: arguments.teacher, **{each["name"]: each["name"] for each in edgedistill.shipped()}}
     for name, place in places.items():
         bundle = edgedistill.load(place)
-        documents = scoring.Documents(name, scoring.finite(bundle, name))
-        own = row(suite, bundle, documents)
-        own["quality"][PAIRS] = without_samples(scoring.evaluate(pairs, bundle))
+        documents = Remembered(bundle.encode_document)
         teacher = teacher or documents
-        others = [mean(documents, teacher), teacher] if name in OF_TEACHER else []
+        ways: dict[str, Encode] = {name: documents}
+        if name in OF_TEACHER:
+            ways |= {MEAN: partial(mean, documents, teacher), TEACHER: teacher}
+        own, *others = (row(suite, bundle, by, embed) for by, embed in ways.items())
+        own["quality"][PAIRS] = without_samples(scoring.evaluate(pairs, bundle))
         graph = bundle.manifest["precisions"][bundle.precision]
         about = {"name": name, "precision": bundle.precision, "sha256": graph["sha256"]}
-        rows += [{"bundle": about, **each} for each in (own, *(row(suite, bundle, each) for each in others))]
+        rows += [{"bundle": about, **each} for each in (own, *others)]
         print(name, {suite: each["average"] for suite, each in own["quality"].items()}, flush=True)
     report = {"schema": 1, "bench": SUITE, "rows": rows}
     report |= {"machine": machine.here(), "versions": machine.versions()}

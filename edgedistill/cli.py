@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -463,6 +464,7 @@ def adapt(
     it was. The held-out queries become a suite for `bench`, NAME-suite beside the bundle. The run's
     recipe.yaml says what was chosen; `train` runs it again.
     """
+    began = time.perf_counter()
     # First what needs no torch: a wrong path is named at once.
     file_patterns.given(texts, data, "--texts")
     file_patterns.given([] if pairs is None else [pairs], data, "--pairs")
@@ -475,7 +477,7 @@ def adapt(
     queries = None if pairs is None else Pairs(pairs, query_column, text_column)
     request = adapting.Request(
         *(student, texts, out, Path("runs"), column, other, minutes, steps),
-        *(tuple(listed(precision)), overwrite, queries),
+        *(tuple(listed(precision)), overwrite, queries, began),
     )
     for folder in (out, request.run, request.suite):
         if not resume:
@@ -676,9 +678,6 @@ def bench(
     hybrid_weight: float | None = _value(
         None, "WEIGHT", HYBRID_WEIGHT + " Given alone, it is --hybrid too.", min=0
     ),
-    documents: str | None = _value(
-        None, "NAME", "Also measure retrieval suites with documents that this bundle embeds."
-    ),
     embeddings: list[str] | None = _value(
         None,
         "LIST",
@@ -725,8 +724,7 @@ def bench(
     if hybrid and hybrid_weight is None:
         hybrid_weight = bm25.WEIGHT
     precisions = tuple(name for name in dict.fromkeys(listed(embeddings or [])) if name != "float32")
-    texts_of = benchmark.documents(documents, session) if documents else None
-    search = scoring.Search(hybrid_weight, texts_of, precisions=precisions)
+    search = scoring.Search(hybrid_weight, precisions)
     plan = speed.QUICK if quick else speed.PLAN
     outputs = benchmark.Outputs(out, html)
     runners = [*(runner or [speed.OWN]), *(on or [])]

@@ -214,11 +214,9 @@ def _kept_embeddings(
             ids = encoder.tokenize(chosen, "document")
             rows = encoder.encode_ids(ids, precision=PRECISION)
             of_text = [("text", "V32"), ("row", "i1", rows.shape[1]), *OF_TOKENS]
-            entries = np.zeros(len(chunk), of_text)
             not_read = encoder.not_read(chosen, ids, "document", readers.MARK)
-            entries["text"] = chunk
-            entries["row"] = rows
-            entries["cut"], entries["unknown"], entries["alone"] = zip(*not_read, strict=True)
+            of_each = zip(chunk, rows, not_read, strict=True)
+            entries = np.array([(key, row, *counts) for key, row, counts in of_each], of_text)
             known.update(zip(chunk, entries, strict=True))
             advance(len(chunk))
     found = np.stack([known[key] for key in hashed])

@@ -19,6 +19,8 @@ def with_rows(recipe: dict[str, Any]) -> dict[str, Any]:
         found["rows"] = rows(recipe["corpus"])
     if recipe.get("stages"):
         found["stages"] = [_stage(stage) for stage in recipe["stages"]]
+        if start := found["stages"][-1].pop("start", None):
+            found["student"] = {"weights": start}
     return found
 
 
@@ -27,6 +29,8 @@ def _stage(stage: dict[str, Any]) -> dict[str, Any]:
     for key in {"tuples", "task"} & found.keys():
         section = found.pop(key)
         found["rows"] = rows(section, key == "task") if section else None
+    if found.get("kind") == "finetune":
+        found.pop("bucket", None)
     return found
 
 

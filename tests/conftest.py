@@ -82,7 +82,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def measure_briefly():
-    """What plans by measured seconds measures a call or two: here no number is too rough, and few steps do."""
+    """What plans by measured seconds measures a call or two: no number is too rough here, few steps do."""
     from edgedistill.adapting import plan as adapting_plan
     from edgedistill.fitting import judge
     from edgedistill.fitting import plan as fitting_plan
@@ -101,7 +101,7 @@ def make_tokenizer() -> Any:
 
     The trainer numbers letters inside words by a hash that differs each time, and prefers low numbers among
     pairs that are equally
-    frequent: so these letters are given first, as `learn_wordpiece` does.
+    frequent: so these letters are given first, as for any WordPiece.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast

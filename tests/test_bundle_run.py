@@ -142,7 +142,7 @@ def test_what_is_no_finished_student(made: Path, tmp_path):
         ),
         ({"kind": "teacher"}, "is a teacher, not a student; give a student's run or bundle"),
         ({"student": None}, "student: None: "),
-        ({"student": {"kind": "bert"}}, "student.head: Field required; " + GET_AGAIN),
+        ({"student": {"kind": "bert"}}, "student.head: missing; " + GET_AGAIN),
     ],
 )
 def test_bundles_that_are_refused(copy: Path, change: dict[str, Any], says: str):
@@ -154,7 +154,7 @@ def test_a_bundle_without_its_shape(copy: Path):
     manifest = files.read_json(copy / "manifest.json")
     del manifest["student"], manifest["digest"]
     files.write_json(copy / "manifest.json", manifest)
-    assert f"{copy}/manifest.json: student.head: Field required; {GET_AGAIN}" in problem(str(copy))
+    assert f"{copy}/manifest.json: student.head: missing; {GET_AGAIN}" in problem(str(copy))
     assert bundle.load(copy).encode(["still opens"]).shape == (1, 24)
 
 
@@ -165,10 +165,10 @@ def test_a_bundle_without_its_shape(copy: Path):
         (lambda shape: shape["config"].update(num_attention_heads=5), "5 heads do not divide a width of 32"),
         (lambda shape: shape.update(max_tokens=10_000), "10000 tokens for 40 positions"),
         (lambda shape: shape.update(pq_bytes=7), "7 blocks do not divide a width of 32"),
-        (lambda shape: shape.update(auto_map="x"), "student.auto_map: Extra inputs are not permitted"),
+        (lambda shape: shape.update(auto_map="x"), "student.auto_map: 'x': Extra inputs are not permitted"),
         (
             lambda shape: shape["config"].update(model_type="gpt2"),
-            "student.config.model_type: Input should be 'bert'",
+            "student.config.model_type: 'gpt2': Input should be 'bert'",
         ),
         (lambda shape: shape["config"].update(vocab_size=10**6), "word_embeddings.weight has the shape"),
         (

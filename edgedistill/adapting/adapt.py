@@ -25,12 +25,12 @@ from edgedistill.session import Session
 from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder, device_of, flush_denormals
 from edgedistill.training import resume as resuming
-from edgedistill.training import student_embeddings, teacher_cache, train
+from edgedistill.training import teacher_cache, train
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.open_recipe import open_recipe
 from edgedistill.training.training_sources import TrainingSources
 
-EXPORT_S, LATER = 20.0, 0.04  # seconds, and a share of the minutes, that are kept for export
+EXPORT_S = 15.0  # that are kept for export
 
 
 def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
@@ -41,7 +41,6 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     adaptation goes on. Raises UserError for an unknown student or precision, too few texts, a student without
     its teacher.
     """
-    started = time.perf_counter()
     flush_denormals()
     session = replace(session, data=session.data or Path(), device=device_of(session.device))
     precisions = known_precisions(request.precisions)
@@ -55,19 +54,25 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         spec = planned(request, source, session)
         for earlier in (folder, partial) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
-    for each in teacher_cache.passes(open_recipe(spec, session), session):
+    before_s = time.perf_counter()
+    passes = teacher_cache.passes(open_recipe(spec, session), session)
+    opened_s = time.perf_counter() - before_s
+    for each in passes:
         each.run()  # before the minutes for training are counted
     measuring = _judge(spec, session)
     before_s = time.perf_counter()
     session.log(f"measuring {request.student} on {len(measuring.texts):,} held-out texts")
-    student = _encoder(request.student, source)
+    if isinstance(source, bundle_run.BundleRun):
+        student = scoring.Encoder.of(bundle.load(request.student))
+    else:
+        student = judge.encoder(PreparedStudent.of(source), precisions[0])
     before = measuring.measures(student)
     measured_s, teacher = time.perf_counter() - before_s, measuring.teacher
     if weak := judge.weaker_teacher(teacher, before):
         session.log(f"weak: {weak}")
     if not resume and request.steps is None:
-        kept = EXPORT_S + 60 * LATER * request.minutes + 2 * measured_s
-        spec = timed(spec, 60 * request.minutes - kept - (time.perf_counter() - started), session)
+        kept = EXPORT_S + 2 * measured_s + opened_s
+        spec = timed(spec, 60 * request.minutes - kept - (time.perf_counter() - request.began), session)
     info = train.train(spec, folder, session, resume)
     trained = PreparedStudent.of(run.open_run(folder))
     after = measuring.measures(judge.encoder(trained, precisions[0]))
@@ -94,7 +99,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         "texts": info["corpus"]["texts"],
         "steps": sum(stage["steps"] for stage in info["stages"]),
         "data": str(session.data),
-        "seconds": round(time.perf_counter() - started, 1),
+        "seconds": round(time.perf_counter() - request.began, 1),
         **measured,
         "better": better,
         "verdict": judge.verdict(before, after, teacher),
@@ -117,12 +122,9 @@ def _judge(spec: recipe.Recipe, session: Session) -> Judge:
 
 def _keep_start(request: Request, spec: recipe.Recipe, session: Session) -> None:
     """Put the student as it was in the place of the run that has brought nothing."""
-    described = spec.model_dump(by_alias=True, exclude_defaults=True)
-    stage, *_ = described["stages"]
-    stage.pop("minutes", None)
-    start = recipe.parse({**described, "stages": [{**stage, "steps": 0}]}, "adapt")
+    stage = spec.stages[0].model_copy(update={"minutes": None, "steps": 0})
     shutil.rmtree(request.run)
-    train.train(start, request.run, session)
+    train.train(spec.model_copy(update={"stages": [stage]}), request.run, session)
 
 
 def _write_suite(folder: Path, asked: Mapping[str, Queries]) -> None:
@@ -152,11 +154,3 @@ def _next(request: Request, found: dict[str, Any], compared: list[str]) -> list[
     commands.append(["search", "your question", *places, bundle])
     *others, search = (shlex.join(["edgedistill", *command]) for command in commands)
     return [*others, "", found["verdict"], search]
-
-
-def _encoder(name: str, source: run.Run) -> scoring.Encoder:
-    """What embeds texts as the student did before: the bundle, or the run in torch."""
-    if isinstance(source, bundle_run.BundleRun):
-        return scoring.Encoder.of(bundle.load(name))
-    prepared = PreparedStudent.of(source)
-    return student_embeddings.encoder(prepared.module, prepared)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ WORDS_OF_A_PASSAGE = 24
 EPOCHS, FEWEST_EPOCHS = 8.0, 1.5  # over few texts; over so many that not all are taken
 FEWEST_STEPS, MOST_STEPS = 200, 2_000
 TEACHER_S = 2.0  # for measuring the teacher's speed
-TEACHER_SHARE = 0.45  # of the minutes, at most, that it embeds
+BESIDE_S = 25.0  # of a processor, for all that is neither its work nor training
+TEACHER_SHARE = 0.45  # of the minutes that are left, at most, that it embeds
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
 # So that nine texts in ten are read to their end; longer ones take too long to learn from.
 TOKENS_PER_WORD, MOST_TOKENS = 1.4, 256
@@ -41,8 +43,8 @@ class Request:
 
     `student` is a shipped name, a bundle or a run, `texts` are globs, `out` is the bundle's folder, and runs
     lie in `runs`. `pairs` are a table of queries and the texts that answer them. `teacher` is another than
-    the student's own. All of it may take about `minutes`; with `steps` these end the training, not the clock.
-    With `overwrite`, an earlier run and bundle are replaced.
+    the student's own. All of it may take about `minutes` from when it `began`, by time.perf_counter; with
+    `steps` these end the training, not the clock. With `overwrite`, an earlier run and bundle are replaced.
     """
 
     student: str
@@ -56,6 +58,7 @@ class Request:
     precisions: tuple[str, ...] = ("int8",)
     overwrite: bool = False
     pairs: queries.Pairs | None = None
+    began: float = field(default_factory=time.perf_counter)
 
     @property
     def run(self) -> Path:
@@ -107,19 +110,24 @@ def _most_rows(
     """How many whole texts and passages the teacher can embed in its share of the minutes. Raises UserError
     for fewer than FEWEST."""
     session.log("measuring how fast the teacher is here")
+    since, worked = time.perf_counter(), time.process_time()
     opened, sample = open_teacher(teacher, session), training_time.sample(own)
     seconds = training_time.seconds_per_text(opened, sample, session.device, TEACHER_S)
+    busy = (time.perf_counter() - since) / max(0.01, time.process_time() - worked)
+    beside = BESIDE_S * max(1.0, busy)
     mean = float(words.mean())
     if mean >= LONGEST:
         seconds *= WHOLE_SHARE + (1 - WHOLE_SHARE) * WORDS_OF_A_PASSAGE / mean
-    rows = 60 * request.minutes * TEACHER_SHARE / seconds
+    left = 60 * request.minutes - beside - (time.perf_counter() - request.began)
+    rows = left * TEACHER_SHARE / seconds
     if request.pairs is not None:
         rows -= 2 * request.pairs.rows
     if rows >= FEWEST:
         return rows
     needed = request.minutes + (FEWEST - rows) * seconds / 60 / TEACHER_SHARE
-    fact = f"the teacher embeds {1 / seconds:.0f} texts/s here, which is time for fewer than {FEWEST} texts"
-    raise UserError(f"--minutes {request.minutes:g}: {fact}; give --minutes {math.ceil(10 * needed) / 10:g}")
+    fact = f"the teacher embeds {1 / seconds:.0f} texts/s here and the rest takes {beside:.0f} s, so there is"
+    way_out = f"time for fewer than {FEWEST} texts; give --minutes {math.ceil(10 * needed) / 10:g}"
+    raise UserError(f"--minutes {request.minutes:g}: {fact} {way_out}")
 
 
 def timed(spec: recipe.Recipe, seconds: float, session: Session) -> recipe.Recipe:
@@ -200,15 +208,12 @@ def adaptation_recipe(
         **shapes.finished_stage(source.kind),
     }
     stage["batch"] = min(stage["batch"], rows)
-    student: dict[str, Any] = {"weights": request.student}
-    if tokens != source.max_tokens:
-        student["max_tokens"] = tokens
     described = {
         "name": request.out.name,
         "about": f"{files.portable(request.student)}, adapted to its user's texts.",
         "teacher": teacher.model_dump(exclude_defaults=True),
         "rows": corpus,
-        "student": student,
+        "student": {"weights": request.student, "max_tokens": tokens},
         "stages": queries.stages(stage, request.pairs),
     }
     return recipe.parse(described, "adapt")

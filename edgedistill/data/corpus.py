@@ -237,34 +237,46 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Making:
-    """Rows that are made of `tables`, as a recipe describes them at `place`. Nothing in the files `excluded`,
-    or with a key that is `measured` elsewhere, is trained on."""
+    """Rows that are made of `tables`, as a recipe with this seed describes them at `place`. Nothing in the
+    files that its globs or those of `exclude` name, or with a key that is `measured` elsewhere, is trained
+    on."""
 
     spec: recipe.Rows
-    place: str
     session: Session
-    seed: int
+    recipe_seed: int
     measured: Set[int]
-    excluded: list[Path]
+    exclude: Sequence[str]
+    place: str
     tables: list[Table]
 
-    @classmethod
-    def of(
-        cls,
-        spec: recipe.Rows,
-        session: Session,
-        seed: int,
-        measured: Set[int],
-        exclude: Sequence[str],
-        place: str,
-        tables: Iterable[Table],
-    ) -> Making:
-        """The recipe's seed holds where the rows have none; `exclude` holds globs beside those of the
-        rows."""
-        patterns = [*spec.exclude, *exclude]
-        excluded = file_patterns.matching_files(patterns, session.data, f"{place}.exclude", session.reading)
-        own_seed = seed if spec.seed is None else spec.seed
-        return cls(spec, place, session, own_seed, measured, excluded, list(tables))
+    @property
+    def seed(self) -> int:
+        """The recipe's, where the rows have none."""
+        return self.recipe_seed if self.spec.seed is None else self.spec.seed
+
+    @cached_property
+    def excluded(self) -> list[Path]:
+        """The files of texts that must not be trained on."""
+        patterns = [*self.spec.exclude, *self.exclude]
+        session = self.session
+        return file_patterns.matching_files(patterns, session.data, f"{self.place}.exclude", session.reading)
+
+    def folder(self, folder: Path, write: Callable[[Spool, Path], Json], whole: bool = False) -> Path:
+        """The cached folder of the rows. `write` writes the usable lines into a new one, or with `whole` all
+        of them, and returns how many were `read` and `kept`, and how many are to be `trained` on."""
+
+        def fill(new: Path) -> None:
+            names = self.tables[0].name + (", …" if len(self.tables) > 1 else "")
+            self.session.log(f"{self.place}: reading {names}")
+            spool = self.gathered(new, whole)
+            counts = write(spool, new)
+            spool.path.unlink()
+            self.session.log(
+                f"{self.place}: {counts['read']:,} read, {counts['kept']:,} kept, of these "
+                f"{counts['kept'] - counts['trained']:,} held out"
+            )
+
+        return cached_folder(folder, fill, self.session.log)
 
     def key(self, unread: set[str], *more: object) -> str:
         """The key of what is made of the same content, seed and options but for those that are `unread`."""
@@ -363,23 +375,19 @@ def build(
     """
     reading = Reading()
     tables = _tables(spec, session, reading, place)
-    making = Making.of(spec, session, seed, measured, exclude, place, tables)
+    making = Making(spec, session, seed, measured, exclude, place, list(tables))
     general = files.sha256_file(files.GENERAL_CORPUS) if spec.documentation_texts else ""
-    folder = session.cache / "corpora" / making.key({"seed", "licences"}, general)
 
-    def write(temporary: Path) -> None:
-        session.log(f"reading texts: {making.tables[0].name}" + (", …" if len(making.tables) > 1 else ""))
-        spool = making.gathered(temporary)
+    def write(spool: Spool, folder: Path) -> Json:
         if reading.skipped and not reading.files:
             raise UserError(*(f"{name}: {reason}" for name, reason in islice(reading.skipped.items(), 3)))
-        meta = _write_split(making, spool, temporary)
-        spool.path.unlink()
+        meta = {**_write_split(making, spool, folder), "read": spool.read}
         reading.rows_left_out.update(+spool.left_out)
-        files.write_json(temporary / "corpus.json", meta | {"reading": reading.report})
-        held_out = meta["texts"] - meta["trained"]
-        session.log(f"{meta['read']:,} texts read; {meta['texts']:,} kept, {held_out:,} of them held out")
+        files.write_json(folder / "corpus.json", meta | {"reading": reading.report})
+        return {**meta, "kept": meta["texts"]}
 
-    built = Corpus(cached_folder(folder, write, session.log))
+    folder = session.cache / "corpora" / making.key({"seed", "licences"}, general)
+    built = Corpus(making.folder(folder, write))
     session.reading.add(making.files, built.reading)
     return built
 
@@ -519,4 +527,4 @@ def _write_split(making: Making, spool: Spool, folder: Path) -> Json:
     listed += [(name, count) for name, count in counts.items() if count]
     sources = [{"name": name, "texts": count} for name, count in listed]
     spool.left_out[deduplicate.MEASURED] += len(begins) - len(kept)
-    return {**writer.meta(training_count, sources), "read": spool.read}
+    return writer.meta(training_count, sources)

@@ -47,6 +47,8 @@ _SHOWN = {
     "optgroup": ("label",),
     "option": ("label",),
 }
+# Those that it shows in another place, reads aloud, or leaves to the element's script.
+_BESIDE_TEXT = frozenset("title aria-label alttext label heading caption summary".split())
 _NOT_TYPED = ("hidden", "checkbox", "radio", "password", "color", "range", "file")  # types of <input>
 # Elements that stand within a line; each other one begins a passage, and ends it.
 _WITHIN = frozenset(
@@ -75,6 +77,7 @@ _LEFT_OPEN = frozenset(
 # A component of MDX, and its attributes that are mostly shown.
 _COMPONENT = re.compile(r"<[A-Z]\w*[a-z][\w.]*\s[^<>]*>")
 _LABEL = re.compile(r"""\s(?:title|label|caption|summary)\s*=\s*["']([^"'<>]*)["']""")
+_END = re.compile("</(?:body|html)>", re.IGNORECASE)  # in a script, that has taken all to here for its own
 _VALUE = re.compile(r"""=\s*["'{]""")
 _CONTAINER = re.compile(
     r"<(/?)(?:div|section|article|main|aside|header|footer|nav|blockquote|center|details|dialog|fieldset|figure"
@@ -110,8 +113,9 @@ def hypertext(
     for node, leaving in _visible(_tree(document), left_out):
         if node.is_element_node and not leaving:
             place.marked(node)
-            if node.attributes.get("title"):
-                left_out("attributes", f"<{node.tag} title>")
+            for name, text in node.attributes.items():
+                if text and name in _BESIDE_TEXT and name not in _SHOWN.get(node.tag or "", ()):
+                    left_out("attributes", f"<{node.tag} {name}>")
         if node.tag in ("td", "th") and not leaving and _trimmed(gathered):
             gathered.append(CELL)
         if node.is_element_node and node.tag not in _WITHIN and _trimmed(gathered):
@@ -160,7 +164,9 @@ def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[Lexbo
         elif node.tag == "head":
             for element in node.css(_OF_HEAD):
                 left_out("head", f"<{element.tag}>")
-        elif node.tag not in _NO_TEXT and node.is_element_node and _has_text(node):
+        elif node.is_element_node and (
+            _has_text(node) if node.tag not in _NO_TEXT else _END.search(node.text())
+        ):
             left_out("hidden", f"<{node.tag}>")
         for tree in _inside(node) if shown and not leaving else []:
             yield from _visible(tree, left_out)
@@ -292,6 +298,8 @@ def markdown(document: str, left_out: LeftOut = lambda what, which: None) -> Pas
     columns = 0
     for token in tokens:
         columns = 0 if token.type == "thead_open" else columns + (token.type == "th_open")
+        if token.type == "fence" and _VALUE.search(token.info):
+            left_out("attributes", f"``` {token.info.split()[0]}")
         if columns and token.type == "tr_open" and token.map:
             row = escapedSplit(lines[token.map[0]].strip(" \t>"))
             if any(map(str.strip, row[columns + (row[0] == "") :])):
@@ -372,7 +380,7 @@ def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1)
     if isinstance(node, (*invisible, *but)):
         return
     if isinstance(node, nodes.raw) and "html" in node["format"]:
-        yield from ((line + 1 + number, text) for number, text in hypertext(node.astext()))
+        yield from ((line + 1 + number, text) for number, text in hypertext(node.astext(), left_out))
     elif isinstance(node, nodes.raw):
         left_out("directive", f"raw:: {node['format']}")
     elif isinstance(node, nodes.meta):
@@ -436,7 +444,9 @@ def portable(file: IO[bytes], name: str, most: int, left_out: LeftOut) -> Passag
         if "/XFA" in reader.root_object.get("/AcroForm", ()):
             left_out("forms", "XFA")
         for page in range(1, len(reader.pages) + 1):
-            text = "\n\n".join([reader.pages[page - 1].extract_text(), *_notes(reader.pages[page - 1])])
+            text = "\n\n".join(
+                [reader.pages[page - 1].extract_text(), *_notes(reader.pages[page - 1], left_out)]
+            )
             text, unknown = _NO_UNICODE.subn("", text)
             if unknown:
                 left_out("characters without Unicode", f"{unknown:,} on page {page}")
@@ -471,12 +481,14 @@ def _fonts_without_unicode(page: Any) -> Iterator[str]:
             yield str(font.get("/BaseFont", "font"))[1:]
 
 
-def _notes(page: Any) -> Iterator[str]:
+def _notes(page: Any, left_out: LeftOut) -> Iterator[str]:
     """The texts that stand on a page beside its content: those of its notes, and of its form's fields; of one
     that has none its rich text, the caption of a button, or what is drawn in its place."""
     for note in (reference.get_object() for reference in page.annotations or []):
         is_shown = hasattr(note, "get_inherited") and not note.get("/F", 0) & NOT_SHOWN
         key = NOTE_TEXT.get(str(note.get("/Subtype")), "/Contents") if is_shown else None
+        if "/FS" in note:
+            left_out("attachments", "of a note")
         if key is not None:
             look = note.get_inherited("/MK", {}) if note.get_inherited("/Ff", 0) & PUSH_BUTTON else {}
             rich = "".join(_strings(note.get_inherited("/RC")))

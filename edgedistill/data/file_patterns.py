@@ -26,8 +26,7 @@ def matching_files(
     tables in it. What hides behind a dot is found only where a pattern has that dot. `reading` is told of the
     other files in folders, of pipes and devices, and of folders that cannot be opened.
 
-    The option `place` names the globs, for errors. Raises UserError: no file matches, unknown file type, no
-    data folder.
+    The option `place` names the globs, for errors. Raises UserError: no file matches, no data folder.
     """
     found = dict[Path, None]()
     reading = reading or Reading()
@@ -43,8 +42,6 @@ def matching_files(
             others = reading.not_read.get(str(path), {}).get("files", [])
             fact = ", but ".join(filter(None, [missing(path), ", ".join(others)]))
             raise UserError(f"{place}: no file matches {pattern!r}: {fact}; check the pattern")
-        if len(paths) == 1 and str(paths[0]) in named([pattern], data):
-            input_file.kind(paths[0])
         found |= dict.fromkeys(paths)
     return list(found)
 

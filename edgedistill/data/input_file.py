@@ -64,7 +64,10 @@ BY_BROWSERS = {
     "utf-16-be": "utf-8",
     "unicode": "utf-8",
 }
-_ESCAPES = re.compile(r"\x1b\$|~\{(?:[!-w][!-~]){2,}~\}")  # the begin of ISO-2022; two signs or more of HZ
+# What tells of another alphabet: its begin, two signs of Chinese, a letter with an accent.
+_ESCAPES = re.compile(
+    r"(?P<ISO_2022>\x1b(?:\$|\(I))|(?P<HZ>~\{(?:[!-w][!-~]){2,}~\})|(?P<UTF_7>\+A[I-P][AEIMQUYcgkosw048]-)"
+)
 SIGNATURES = {  # the first bytes of what is no text: (its name, way out)
     GZIP: ("gzip within gzip", "unpack it once"),
     PARQUET: ("a parquet file", "rename it to end in .parquet"),
@@ -237,11 +240,10 @@ def _refuse_binary(line: bytes, name: str) -> None:
 
 
 def _refuse_escapes(text: str, name: str) -> None:
-    """Raise UserError for text that changes its alphabet as ISO-2022 and HZ do: all of its bytes are
-    ASCII."""
-    if escape := _ESCAPES.search(text):
-        encoding = "ISO-2022" if escape[0][0] == "\x1b" else "HZ"
-        raise UserError(f"{name}: {encoding}, not UTF-8; save it as UTF-8")
+    """Raise UserError for text that changes its alphabet: all of its bytes are ASCII."""
+    may_be = any(sign in text for sign in ("\x1b", "~{", "+A"))  # the pattern takes far longer
+    if may_be and (escape := _ESCAPES.search(text)):
+        raise UserError(f"{name}: {str(escape.lastgroup).replace('_', '-')}, not UTF-8; save it as UTF-8")
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, deduplicate
+from edgedistill.data import deduplicate
 from edgedistill.data.added_texts import MIN_WORDS
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.rows import SIDES, Rows, write_rows
+from edgedistill.data.rows import Rows, write_rows, write_side
 from edgedistill.errors import UserError
 from edgedistill.runtime.sentences import sentences
 from edgedistill.session import Session
@@ -44,22 +44,17 @@ def build(
 
     def write(folder: Path) -> None:
         rows = array("q")
-        for name in SIDES:
-            (folder / name).mkdir()
         sources = [{"name": "queries made from the rows"}]
         made = _queries(spec, texts, count, {*measured}, rows, np.random.default_rng(seed))
-        corpus.write(folder / SIDES[0], made, None, sources)
-        corpus.write(folder / SIDES[1], _whole(texts, count), None, texts.sources)
+        write_side(folder, 0, made, sources)
+        write_side(folder, 1, _whole(texts, count), texts.sources)
         documents = np.array(rows, np.int64)
         if len(np.unique(documents)) < 2:
             raise UserError(
                 f"{place}: {len(np.unique(documents))} of {count:,} texts have two sentences or more, "
                 "so there is nothing to ask for; add longer texts"
             )
-        fingerprint = write_rows(folder, np.stack([np.arange(len(documents)), documents], 1))
-        counts = {"pairs": len(documents), "trained": len(documents)}
-        meta = {"fingerprint": fingerprint, "sources": sources, **counts}
-        files.write_json(folder / "rows.json", meta)
+        write_rows(folder, np.stack([np.arange(len(documents)), documents], 1), {"sources": sources})
         session.log(f"{place}: {len(documents):,} queries made from {count:,} texts")
 
     return Rows.open(cached_folder(session.cache / "rows" / key, write, session.log))

@@ -256,15 +256,15 @@ def _passages(path: Path, kind: str, reading: Reading) -> Numbered:
     if kind == ".pdf":
         yield from document_text.portable(io.BytesIO(data), str(path), MAX_DOCUMENT, left_out)
         return
-    passages: dict[str, Callable[[str], document_text.Passages]] = {
-        ".md": partial(document_text.markdown, left_out=left_out),
-        ".rst": partial(document_text.restructured, left_out=left_out),
-        ".html": partial(document_text.hypertext, left_out=left_out),
+    passages: dict[str, Callable[..., document_text.Passages]] = {
+        ".md": document_text.markdown,
+        ".rst": document_text.restructured,
+        ".html": document_text.hypertext,
     }
     text = input_file.decoded(data, str(path), declared=kind == ".html")
     reading.source = text.split("\n")
     with damage_as_user_error(str(path), lambda: "its markup"):
-        yield from passages[kind](text)
+        yield from passages[kind](text, left_out)
 
 
 def _cells(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
@@ -21,10 +21,10 @@ from numpy import ndarray
 
 from edgedistill import files, recipe
 from edgedistill.data import corpus, deduplicate, file_patterns, input_file, readers
-from edgedistill.data.cached_folder import cached_folder, mapped
+from edgedistill.data.cached_folder import mapped
 from edgedistill.data.corpus import Corpus, Making, Table
 from edgedistill.data.deduplicate import Row, Spool
-from edgedistill.errors import UserError, counted, unknown_name
+from edgedistill.errors import UserError, unknown_name
 from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.session import Session
@@ -153,11 +153,9 @@ def build(
     if spec.text_columns == 1 and spec.label is None:
         return Rows.of_texts(corpus.build(spec, session, seed, measured, exclude, place))
     tables = tables_of(spec, session.data, place, whole, session.reading)
-    making = Making.of(spec, session, seed, measured, exclude, place, tables)
+    making = Making(spec, session, seed, measured, exclude, place, list(tables))
 
-    def write(folder: Path) -> None:
-        session.log(f"reading rows from {counted(len(making.tables), 'table')}")
-        spool = making.gathered(folder, whole)
+    def write(spool: Spool, folder: Path) -> Json:
         kept = np.arange(spool.offsets[-1]) if whole else making.sampled(spool)
         if len(kept) == 0:
             known = "".join(f", {count:,} {reason}" for reason, count in (+spool.left_out).items())
@@ -165,15 +163,10 @@ def build(
                 f"{place}: no row is left of {spool.read:,} read{known}; add tables, or check columns "
                 "and exclude"
             )
-        meta = _write(making, spool, kept, folder)
-        spool.path.unlink()
-        read = sum(table.part.dataset is None for table in making.tables)
-        meta["reading"] = {"files": read, "rows_left_out": {} if whole else +spool.left_out}
-        files.write_json(folder / "rows.json", meta)
-        held_out = meta["pairs"] - meta["trained"]
-        session.log(f"{meta['pairs']:,} of {spool.read:,} rows kept, {held_out:,} held out")
+        trained = _write(making, spool, kept, folder, whole)
+        return {"read": spool.read, "kept": len(kept), "trained": trained}
 
-    rows = Rows.open(cached_folder(session.cache / "rows" / making.key(NOT_READ, whole), write, session.log))
+    rows = Rows.open(making.folder(session.cache / "rows" / making.key(NOT_READ, whole), write, whole))
     session.reading.add(making.files, rows.reading)
     if spec.ranked and len(rows.sides[1]) == 1:
         raise UserError(
@@ -273,10 +266,10 @@ class _Side(NamedTuple):
     training_count: int
 
 
-def _write(making: Making, spool: Spool, kept: ndarray, folder: Path) -> Json:
-    """Write the corpus of each side, index.bin with the training rows first, and what stands behind their
-    texts, scores.bin or labels.bin. Returns the content of rows.json. kept (n,): the lines of the spool that
-    are the rows."""
+def _write(making: Making, spool: Spool, kept: ndarray, folder: Path, whole: bool) -> int:
+    """Write the corpus of each side, then the training rows and those that are held out, with what stands
+    behind their texts. Returns how many are to be trained on. kept (n,): the lines of the spool that are the
+    rows."""
     spec = making.spec
     keys = None
     digests = _digests(spool, kept, spec.text_columns)
@@ -295,10 +288,9 @@ def _write(making: Making, spool: Spool, kept: ndarray, folder: Path) -> Json:
     sides = _split(digests, keys, held)
     sources = [{"name": table.name} for table in making.tables]
     for number, side in enumerate(sides):
-        (folder / SIDES[number]).mkdir()
         cells = np.split(side.first, [side.training_count])
         texts = chain.from_iterable(_texts(spool, kept, part, side.rows.shape[1], number) for part in cells)
-        corpus.write(folder / SIDES[number], texts, side.training_count, sources)
+        write_side(folder, number, texts, sources, side.training_count)
     order = np.argsort(held, kind="stable")
     index = np.concatenate([side.rows for side in sides], 1)[order]
     behind = {}
@@ -309,12 +301,10 @@ def _write(making: Making, spool: Spool, kept: ndarray, folder: Path) -> Json:
         names, behind["labels"] = _labels(spool, kept)
     counts = spool.counts(kept)
     late = [int(part.sum()) for part in np.split(held, np.cumsum(counts)[:-1])]
-    return {
-        "format": FORMAT,
-        "fingerprint": write_rows(folder, index, **behind),
-        "read": spool.read,
-        "pairs": len(kept),
-        "trained": len(kept) - int(held.sum()),
+    read = sum(table.part.dataset is None for table in making.tables)
+    trained = len(kept) - int(held.sum())
+    meta = {
+        "trained": trained,
         "translated": spec.translated,
         "labels": names,
         "sources": [
@@ -327,19 +317,31 @@ def _write(making: Making, spool: Spool, kept: ndarray, folder: Path) -> Json:
             }
             for table, count, held_out in zip(making.tables, counts, late, strict=True)
         ],
+        "reading": {"files": read, "rows_left_out": {} if whole else +spool.left_out},
     }
+    write_rows(folder, index, meta, **behind)
+    return trained
 
 
-def write_rows(folder: Path, index: ndarray, **behind: ndarray) -> str:
-    """Write index.bin, and scores.bin or labels.bin, beside the corpora of all sides. Returns the fingerprint
-    of all."""
+def write_side(
+    folder: Path, number: int, texts: Iterable[str], sources: list[Json], trained: int | None = None
+) -> None:
+    """Write the corpus of a side; all of its texts are for training where it is not said how many."""
+    (folder / SIDES[number]).mkdir()
+    corpus.write(folder / SIDES[number], texts, trained, sources)
+
+
+def write_rows(folder: Path, index: ndarray, meta: Json, **behind: ndarray) -> None:
+    """Write rows.json, index.bin, and scores.bin or labels.bin, beside the corpora of all sides. `meta` has
+    the `sources`."""
     fingerprint = hashlib.sha256()
     for side in SIDES[: index.shape[1]]:
         fingerprint.update(files.read_json(folder / side / "corpus.json")["fingerprint"].encode())
     for name, values in {"index": index, **behind}.items():
         fingerprint.update(content := values.tobytes())
         (folder / f"{name}.bin").write_bytes(content)
-    return fingerprint.hexdigest()
+    counts = {"format": FORMAT, "pairs": len(index), "trained": len(index)}
+    files.write_json(folder / "rows.json", {**counts, "fingerprint": fingerprint.hexdigest(), **meta})
 
 
 def write_items(folder: Path, items: list[Row], labels: ndarray, meta: Json) -> None:
@@ -349,11 +351,8 @@ def write_items(folder: Path, items: list[Row], labels: ndarray, meta: Json) -> 
     for number, texts in enumerate(columns):
         numbers = {text: at for at, text in enumerate(dict.fromkeys(texts))}
         index[:, number] = [numbers[text] for text in texts]
-        (folder / SIDES[number]).mkdir()
-        corpus.write(folder / SIDES[number], numbers, None, meta["sources"])
-    counts = {"pairs": len(items), "trained": len(items)}
-    written = {**meta, **counts, "fingerprint": write_rows(folder, index, labels=labels)}
-    files.write_json(folder / "rows.json", written)
+        write_side(folder, number, numbers, meta["sources"])
+    write_rows(folder, index, meta, labels=labels)
 
 
 def _texts(spool: Spool, kept: ndarray, cells: ndarray, width: int, side: int) -> Iterator[str]:

@@ -18,7 +18,7 @@ from edgedistill import files, machine
 from edgedistill.data import bm25
 from edgedistill.errors import CheckFailed, UserError, raise_failed, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
-from edgedistill.evaluation.scoring import Documents, Search, Suite
+from edgedistill.evaluation.scoring import Search, Suite
 from edgedistill.evaluation.speed import MeasurementPlan, Runner, Target
 from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, cosines
 from edgedistill.evaluation.suites.cosines import Measures
@@ -34,7 +34,6 @@ DEFAULT_SUITE = "sts-small"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
 SAME_MODEL = 0.98  # cosine of two runners' embeddings of a text; kernels of int8 differ by 0.01
 AGREEMENT_TEXTS = 5000  # on which students are compared with their teacher, at most
-SPACE_TEXTS = 64  # queries whose embeddings by two encoders are compared
 
 
 class Outputs(NamedTuple):
@@ -95,7 +94,7 @@ def bench(
     programs = [Runner.named(name) for name in dict.fromkeys(runners)]
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
-    _check_search(search, opened, measured, session)
+    _check_search(search, opened, measured)
     _log_conditions(measured, session.log)
     rounds = plan.rounds * (1 + len(measured) * len(programs))  # that of the A/A test too
     progress = _progress(len(measured) * len(opened) + rounds, session.log)
@@ -295,25 +294,12 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
     return suites
 
 
-def documents(name: str, session: Session) -> Documents:
-    """Open a bundle to embed the texts of retrieval suites with. Raises UserError as `targets`, and for a
-    classifier."""
-    opened = bundles_.load(name, None, session.threads, session.device)
-    place = f"--documents {name}"
-    if opened.labels:
-        raise UserError(f"{place}: returns labels, and embeddings are needed; name an encoder")
-    title = Target(opened.folder, opened.precision).title
-    return Documents(title, scoring.finite(opened, place))
-
-
-def _check_search(search: Search, suites: list[Suite], measured: list[Measured], session: Session) -> None:
-    """Raises UserError where no suite is of the kind that an option needs, a package is missing, or the
-    embeddings of a bundle are not in the space of the documents' encoder."""
+def _check_search(search: Search, suites: list[Suite], measured: list[Measured]) -> None:
+    """Raises UserError where no suite is of the kind that an option needs, or a package is missing."""
     retrieval = [suite for suite in suites if suite.kind == "retrieval"]
     compact = [suite for suite in suites if suite.kind not in FLOAT32_ALONE]
     for option, is_given, able in (
         ("--hybrid", search.weight is not None, retrieval),
-        ("--documents", search.documents is not None, retrieval),
         ("--embeddings", search.precisions, compact),
     ):
         if is_given and not able:
@@ -329,20 +315,6 @@ def _check_search(search: Search, suites: list[Suite], measured: list[Measured],
             require(package, "edgedistill bench --hybrid", "search")
         for suite in retrieval:  # indexed now, so that texts without words are refused before measuring
             _ = [task.bm25 for task in suite.tasks.values() if isinstance(task, Collection)]
-    if search.documents is None:
-        return
-    queries = retrieval[0].texts[:SPACE_TEXTS]
-    problems = []
-    expected = search.documents.encoder.query(queries)
-    for target in measured:
-        _, fact = teacher_agreement.space(target.open(session).encode_query(queries), expected)
-        if fact is not None:
-            problems.append(
-                f"--documents {search.documents.name}: {target.title} {fact}; name an encoder of its "
-                "teacher's space"
-            )
-    if problems:
-        raise UserError(*problems)
 
 
 def _log_conditions(measured: list[Measured], log: Log) -> None:

@@ -17,7 +17,6 @@ from edgedistill.evaluation.suites.cosines import Measures
 
 SCHEMA = 1
 NOISY = 0.10  # tables mark a p50 that differed by more than this between rounds of the same bundle
-SIZE = "size_mb"  # the only requirement that is an upper bound
 STOLEN = 0.01  # seconds of a processor per second, from which others disturb a measurement
 AGAIN = "write it again with edgedistill bench"
 Report = dict[str, Any]
@@ -151,19 +150,19 @@ def check_requirements(manifest: Report, report: Report) -> list[Measures]:
     names = [name for name, quality in report["quality"].items() if quality["kind"] == "sts"]
     if named := requirements.get("suite"):
         names = [scoring.title(named) if Path(named).is_file() else named]
-    rows = []
+    checks = []
+
+    def check(what: str, required: float | None, value: float | None, sign: int = 1) -> None:
+        if required is not None:
+            met = None if value is None else sign * value >= sign * required
+            row = {"bundle": title(report), "requirement": what, "required": required, "found": value}
+            checks.append({**row, "met": met})
+
     for name in names:
         average = report["quality"].get(name, {}).get("average")
-        rows.append((f"sts on {name}", requirements.get("sts"), average))
-        rows.append((f"sts_kept on {name}", requirements.get("sts_kept"), report["kept"].get(name)))
+        check(f"sts on {name}", requirements.get("sts"), average)
+        check(f"sts_kept on {name}", requirements.get("sts_kept"), report["kept"].get(name))
     precision = report["bundle"]["precision"]
-    size = report["size_bytes"]["graph"] / 1e6
-    rows.append((f"{SIZE} in {precision}", (requirements.get(SIZE) or {}).get(precision), size))
-    checks = []
-    for what, required, value in rows:
-        if required is not None:
-            sign = -1 if what.startswith(SIZE) else 1
-            met = None if value is None else sign * value >= sign * required
-            check = {"bundle": title(report), "requirement": what, "required": required, "found": value}
-            checks.append({**check, "met": met})
+    limit = (requirements.get("size_mb") or {}).get(precision)
+    check(f"size_mb in {precision}", limit, report["size_bytes"]["graph"] / 1e6, -1)
     return checks

@@ -19,12 +19,11 @@ from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, labelled_task
 from edgedistill.evaluation.suites.cosines import Encode, Encoder, Measures, Remembered
 from edgedistill.evaluation.suites.mteb_task import MtebTask
-from edgedistill.evaluation.suites.suite_files import Documents, Search, Task, TaskData, locate
+from edgedistill.evaluation.suites.suite_files import Search, Task, TaskData, locate
 from edgedistill.recipe import Section, yaml_file
 from edgedistill.runtime.similarity import not_finite
 
 __all__ = [
-    "Documents",
     "Encode",
     "Encoder",
     "Search",

@@ -31,7 +31,7 @@ from edgedistill import files, machine
 from edgedistill.errors import UserError, first_line, quote, unknown_name
 from edgedistill.evaluation import bootstrap
 from edgedistill.evaluation.suites.cosines import Measures
-from edgedistill.runtime.manifest import Part, problems
+from edgedistill.runtime.manifest import Part, validated
 from edgedistill.session import Session
 
 TIMEOUT_S = 3600.0  # of one measurement
@@ -92,7 +92,6 @@ class Length(Part):
     tokens: Count
     tokenize_ms: NotNegative
     graph_ms: NotNegative
-    pooling_ms: NotNegative | None = None
 
 
 class Golden(Part):
@@ -200,13 +199,6 @@ def measure(
                 "seconds": plan.seconds,
             }
             rounds.append(ask(target.runner, request))
-            first = rounds[0].answer
-            answer = rounds[-1].answer
-            if {*answer.texts_s, *answer.by_length} != {*first.texts_s, *first.by_length}:
-                raise UserError(
-                    f"{target.runner.option}: round {number} has other batch sizes or lengths than round 1; "
-                    f"{FORM_IS_IN}"
-                )
     *own, again = timed
     pooled = [summary(rounds, plan) for rounds in own]
     compare([target.title for target in targets], pooled, own, again, plan)
@@ -254,9 +246,7 @@ def ask(runner: Runner, request: Measures, timeout_s: float = TIMEOUT_S) -> Roun
         value = None
     if not isinstance(value, dict):
         raise UserError(f"{runner.option}: its last line is {quote(line)}, not {FORM}; {FORM_IS_IN}")
-    if wrong := problems(Answer, value):
-        raise UserError(*(f"{runner.option}: its answer's {fact}; {FORM_IS_IN}" for fact in wrong))
-    return Round(Answer(**value), shares)
+    return Round(validated(Answer, value, f"{runner.option}: its answer's ", FORM_IS_IN), shares)
 
 
 def _told(runner: Runner, request: Measures, timeout_s: float) -> str:
@@ -297,10 +287,10 @@ def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
     best = max(by_batch, key=lambda size: by_batch[size])
     by_length = {}
     for length in first.by_length:
-        timings = [answer.by_length[length].model_dump(exclude_none=True) for answer in answers]
+        timings = [answer.by_length[length].model_dump() for answer in answers]
         medians = {}
-        for key, value in timings[0].items():
-            medians[key] = round(float(np.median([timing.get(key, value) for timing in timings])), 4)
+        for key in timings[0]:
+            medians[key] = round(float(np.median([timing[key] for timing in timings])), 4)
         whole = [round(timing["tokenize_ms"] + timing["graph_ms"], 4) for timing in timings]
         by_length[length] = {**medians, "range_ms": [min(whole), max(whole)]}
     return {

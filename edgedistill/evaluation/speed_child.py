@@ -9,7 +9,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,8 +39,7 @@ def answer(request: Request) -> Request:
     from edgedistill.runtime import bundle
 
     opened = bundle.load(request["bundle"], request["precision"], request["threads"], request["device"])
-    query = partial(opened.tokenize, role="query")
-    calls = Calls(query, opened.encode_ids, opened.encode_query)
+    calls = Calls(partial(opened.tokenize, role="query"), opened.encode_ids, opened.encode_query)
     if opened.labels:
         calls = Calls(opened.tokenize_items, opened.item_rows, opened.logits)  # type: ignore[attr-defined]
     calls.run([["a first text", "another"] if opened.pair else "a first text"])
@@ -51,7 +50,7 @@ def answer(request: Request) -> Request:
     times, tokens = _single(calls, request)
     sizes = {**{str(size): size for size in BATCH_SIZES}, "budget": len(texts)}
     rates = {name: _rate(calls.run, texts, size, seconds) for name, size in sizes.items()}
-    by_length = {} if opened.labels else _by_length(opened, query, request)
+    by_length = {} if opened.labels else _by_length(calls, opened.max_tokens, request)
     words = _words(texts, LONGEST)
     long = [" ".join(words[: 2**power]) for power in range(LONGEST.bit_length())]
     varied = [[text, text] for text in long] if opened.pair else long
@@ -90,33 +89,22 @@ def _single(calls: Calls, request: Request) -> tuple[list[float], int]:
     return times, tokens
 
 
-def _by_length(opened: Any, tokenize: Any, request: Request) -> dict[str, dict[str, float]]:
-    """The medians {tokens, tokenize_ms, graph_ms, pooling_ms} of a text of each of LENGTHS. Pooling is what
-    the graph takes longer than for `last_hidden_state`, and left out where it has no such output."""
-    from edgedistill.runtime import manifest, onnx_session
-    from edgedistill.runtime.batching import pad
-
-    session = onnx_session.open_session(opened.graph_file, opened.threads, request["device"])
-    present = {output.name for output in session.get_outputs()}
-    outputs = [name for name in ("sentence_embedding", "last_hidden_state") if name in present]
+def _by_length(calls: Calls, longest: int, request: Request) -> dict[str, dict[str, float]]:
+    """The medians {tokens, tokenize_ms, graph_ms} of a text of each of LENGTHS up to the longest."""
     words = _words(request["texts"], LENGTHS[-1])
     medians = {}
-    for length in (length for length in LENGTHS if length <= opened.max_tokens):
+    for length in (length for length in LENGTHS if length <= longest):
         text = " ".join(words[:length])
-        while len(tokenize([text])[0]) > length and " " in text:
+        while len(calls.tokenize([text])[0]) > length and " " in text:
             text = text.rpartition(" ")[0]
-        ids = tokenize([text])
-        inputs = dict(zip(manifest.INPUTS, pad(ids, 0), strict=False))
-        calls: list[Callable[[], Any]] = [partial(tokenize, [text])]
-        calls += [partial(session.run, [name], inputs, onnx_session.RUN_OPTIONS) for name in outputs]
-        tokenizing, graph, *hidden = _medians_ms(calls, request["seconds"] / len(LENGTHS))
-        timed = medians[str(length)] = {"tokens": len(ids[0]), "tokenize_ms": tokenizing, "graph_ms": graph}
-        if hidden:
-            timed["pooling_ms"] = max(0.0, graph - hidden[0])
+        ids = calls.tokenize([text])
+        both = partial(calls.tokenize, [text]), partial(calls.run_graph, ids)
+        tokenizing, graph = _medians_ms(both, request["seconds"] / len(LENGTHS))
+        medians[str(length)] = {"tokens": len(ids[0]), "tokenize_ms": tokenizing, "graph_ms": graph}
     return medians
 
 
-def _medians_ms(calls: list[Callable[[], Any]], seconds: float) -> list[float]:
+def _medians_ms(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
     """The median milliseconds of each call, which are made in turns for so many seconds."""
     rounds: list[list[int]] = []
     began = time.perf_counter()

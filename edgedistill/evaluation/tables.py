@@ -23,7 +23,7 @@ from edgedistill.evaluation.report import (
     title,
 )
 from edgedistill.evaluation.suites.cosines import Measures
-from edgedistill.evaluation.suites.retrieval import by_cosine
+from edgedistill.evaluation.suites.retrieval import BESIDE
 from edgedistill.session import width, wrapped
 
 LONGEST_HEAD = 12  # of a column in the terminal
@@ -190,7 +190,7 @@ def below(reports: list[Report]) -> list[str]:
         for name, quality in report["quality"].items():
             if "bm25" in quality:
                 lines.append(
-                    f"BM25 alone: {by_cosine(name)} {100 * quality['bm25']:.1f}; its weight: "
+                    f"BM25 alone: {name.removesuffix(BESIDE)} {100 * quality['bm25']:.1f}; its weight: "
                     f"{quality['weight']:g}"
                 )
     return list(dict.fromkeys(lines))

@@ -26,7 +26,6 @@ from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import device_of, flush_denormals
 
-NAME = "mine"
 ATTEMPTS = 4  # to measure a p50 within the budget
 FIRST_SHARE = 0.45  # of the time for training: for the first training of each candidate
 LONGER = "-longer"  # the name of the best candidate's second, longer training
@@ -101,7 +100,6 @@ def _find(fit: Fit) -> dict[str, Any]:
         "verdict": verdict(state, chosen),
         "teacher": state.teacher_measures,
         "start": state.start.measures if state.start is not None else None,
-        **record.PLACES,
         "budget": asdict(fit.request.budget),
         "held_out": len(fit.judge.texts),
         "texts": state.texts,
@@ -126,12 +124,12 @@ def train_candidates(fit: Fit) -> None:
         _train(fit, costed.shape.name, costed, first * number / len(chosen))
     trained = [each for each in ranked(fit.state) if each.steps]
     if len(chosen) > 1 and trained and not any(each.name.endswith(LONGER) for each in trained):
-        _train(fit, trained[0].name + LONGER, trained[0].costed, 1.0)
+        _train(fit, trained[0].name + LONGER, trained[0], 1.0)
 
 
 def _to_train(fit: Fit) -> list[Costed]:
     """The best starts, and then the shapes that fit, in their order."""
-    starts = [candidate.costed for candidate in fit.state.measured if not candidate.steps]
+    starts = [candidate for candidate in fit.state.measured if not candidate.steps]
     others = [costed for costed in fit.state.fits or [] if not fit.is_start(costed)]
     return [*starts[: plan.STARTS], *others][: plan.TRIALS]
 
@@ -142,7 +140,7 @@ def _train(fit: Fit, name: str, costed: Costed, end: float) -> None:
     began, total = fit.state.planned_s or 0.0, 60 * fit.request.minutes
     finish = total * (1 - plan.FINISH_SHARE) - plan.FINISH_S
     known = [each for each in fit.state.candidates if each.done]
-    known = [each for each in known if each.costed == costed] or known
+    known = [each for each in known if each.shape == costed.shape] or known
     setup = max((each.setup_s for each in known), default=0.0)
     seconds = began + end * (finish - began) - fit.spent_s - setup
     if seconds < plan.LEAST_TRIAL_S and any(each.steps for each in known):
@@ -177,40 +175,39 @@ def choose(fit: Fit) -> tuple[Candidate, dict[str, Any]]:
         raise UserError(f"{fit.folder}: no candidate could be trained: {why}")
     problems = list[str]()
     for candidate in ranked(fit.state):
-        _write_run(fit, candidate)
         try:
-            return candidate, _exported(fit, candidate)
+            winner = _exported(fit, candidate)
         except CheckFailed as error:
             problems.append(f"{candidate.name}: {error}")
             fit.session.log(problems[-1])
+            continue
+        _write_recipe(fit, candidate)
+        return candidate, winner
     failed = "\n".join([f"{fit.folder}: no candidate passed its checks", *problems])
     raise CheckFailed(failed, {"problems": problems})
 
 
-def _write_run(fit: Fit, candidate: Candidate) -> None:
-    """Write mine.yaml, the candidate's recipe with the steps that it took in place of its minutes, and the
-    run folder with its weights."""
-    named: dict[str, Any] = {**candidate.recipe, "name": NAME, "stages": []}
-    for stage, steps in zip(candidate.recipe["stages"], candidate.taken, strict=True):
-        named["stages"].append({**stage, "steps": steps})
-        named["stages"][-1].pop("minutes", None)
+def _write_recipe(fit: Fit, candidate: Candidate) -> None:
+    """Write mine.yaml: the candidate's recipe with the steps that it took in place of its minutes."""
+    stages = [
+        {**{key: stage[key] for key in stage if key != "minutes"}, "steps": steps}
+        for stage, steps in zip(candidate.recipe["stages"], candidate.taken, strict=True)
+    ]
     head = (
         f"# Found by edgedistill fit: {candidate.name} in {candidate.precision}, the best of "
         f"{len(fit.state.candidates)} candidates of at most {fit.request.budget}.\n"
         f"# About the same student again: edgedistill train {record.RECIPE} --data {fit.request.data}\n"
     )
-    body = yaml.safe_dump(named, sort_keys=False, default_flow_style=None)
+    body = yaml.safe_dump({**candidate.recipe, "stages": stages}, sort_keys=False, default_flow_style=None)
     files.write_text(fit.folder / record.RECIPE, head + body)
-    with files.new_folder(fit.folder / record.RUN) as folder:
-        shutil.copytree(fit.folder / record.TRIALS / candidate.name, folder, dirs_exist_ok=True)
-        files.write_text(folder / "recipe.yaml", recipe.dump(recipe.parse(named, record.RECIPE)))
 
 
 def _exported(fit: Fit, candidate: Candidate) -> dict[str, Any]:
     """Export and measure a candidate: the entry `winner` of fit.json. Raises CheckFailed with the numbers
     where it does not pass."""
     budget, folder = fit.request.budget, fit.folder / record.BUNDLE
-    bundle_writer.export(fit.folder / record.RUN, [candidate.precision], folder, fit.session.log)
+    run = fit.folder / record.TRIALS / candidate.name
+    bundle_writer.export(run, [candidate.precision], folder, fit.session.log)
     opened = bundle.load(folder, precision=candidate.precision, threads=1)
     size = (opened.graph_file.stat().st_size + (folder / "tokenizer.json").stat().st_size) / 1e6
     graph, ids = opened.graph_file.read_bytes(), [row.tolist() for row in opened.tokenize(fit.timed_texts)]

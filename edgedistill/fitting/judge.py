@@ -9,20 +9,18 @@ forgetting all others is not the better student.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 from edgedistill import files, quantization
-from edgedistill.data import corpus, deduplicate, readers
+from edgedistill.data import deduplicate, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.evaluation.scoring import Encode, Encoder
+from edgedistill.evaluation.suites.cosines import Remembered
 from edgedistill.evaluation.tables import plain
 from edgedistill.fitting import queries
 from edgedistill.fitting.queries import Queries
@@ -60,7 +58,9 @@ class Judge:
     def __init__(
         self, teacher: TeacherEncoder, texts: Corpus, session: Session, asked: Mapping[str, Queries]
     ) -> None:
-        self.texts, self.embeddings = held_out(teacher, texts, MOST_TEXTS, session)
+        rows = texts.spread(MOST_TEXTS, texts.training_count)
+        self.texts = texts.texts(rows)
+        self.embeddings = TeacherPass(teacher, texts, session).open()[rows]
         general = general_queries(texts)
         self.asked = {**asked, **({"search": general} if general is not None else {})}
         self.by_teacher = by_roles(teacher, session)
@@ -68,15 +68,19 @@ class Judge:
     @property
     def teacher(self) -> Measures:
         """The teacher's own measures."""
-        return self.measures(self.by_teacher)
+        return self._measured(self.by_teacher, self.embeddings)
 
     def measures(self, encoder: Any) -> Measures:
         """The measures of an encoder, as `scoring.evaluate` takes it; all are 0 where its embeddings are not
         finite."""
         encoder = Encoder.of(encoder)
         rows = encoder.text(self.texts)
-        if not np.isfinite(rows).all():
-            return dict.fromkeys(("agreement", *self.asked, *SUITES, "similarity", "score"), 0.0)
+        if np.isfinite(rows).all():
+            return self._measured(encoder, rows)
+        return dict.fromkeys(("agreement", *self.asked, *SUITES, "similarity", "score"), 0.0)
+
+    def _measured(self, encoder: Encoder, rows: np.ndarray) -> Measures:
+        """The measures of an encoder whose embeddings of the held-out texts are `rows`."""
         compared = teacher_agreement.agreement(rows, self.embeddings)
         measured = {"agreement": (compared["top10_overlap"] + (compared["spearman"] or 0.0)) / 2}
         for name, asked in self.asked.items():
@@ -84,8 +88,8 @@ class Judge:
         for suite in SUITES:
             measured[suite] = scoring.evaluate(scoring.suite(suite), encoder)["average"]
         measured["similarity"] = float(np.mean([measured[suite] for suite in SUITES]))
-        measured = {name: round(float(value), 5) for name, value in measured.items()}
-        return {**measured, "score": round(score(measured), 5)}
+        measured["score"] = score(measured)
+        return {name: round(float(value), 5) for name, value in measured.items()}
 
 
 def score(measures: Measures) -> float:
@@ -103,25 +107,22 @@ def is_better(after: Measures, before: Measures, teacher: Measures) -> bool:
     worse in everything."""
     known = [before] if weaker_teacher(teacher, before) else [before, teacher]
     finds_more = any(after[name] > before[name] for name in ("made", "own") if name in after)
-    allowed: dict[tuple[str, ...], float] = {(suite,): FORGOTTEN for suite in SUITES}
-    allowed[GENERAL] = FORGOTTEN if finds_more else UNSEEN
-    remembers = all(
-        _half(after, names) >= min(_half(each, names) for each in known) - most
-        for names, most in allowed.items()
-        if names[0] in after
-    )
-    return remembers and after["score"] > before["score"] + RESOLUTION
+    allowed = [(GENERAL, FORGOTTEN if finds_more else UNSEEN), *(((suite,), FORGOTTEN) for suite in SUITES)]
+    for names, most in allowed:
+        if names[0] in after and _half(after, names) < min(_half(each, names) for each in known) - most:
+            return False
+    return after["score"] > before["score"] + RESOLUTION
 
 
 def verdict(before: Measures, after: Measures, teacher: Measures) -> str:
     """One line: what a training has brought on the user's texts, and what it cost on general ones."""
-    user = next(name for name in ("own", "made", "agreement") if name in after)
-    unit = "agreement with the teacher" if user == "agreement" else "nDCG"
     gain = {name: 100 * (after[name] - before[name]) for name in after if name in before}
     word = "better" if is_better(after, before, teacher) else "no better than the start, which is exported"
-    general = f"{gain['similarity']:+.1f} similarity"
-    general += "".join(f" ({gain[suite]:+.1f} of {suite})" for suite in SUITES if gain.get(suite, 0) < -1)
-    general += f" and {gain['search']:+.1f} nDCG" if "search" in gain else ""
+    user = next(name for name in ("own", "made", "agreement") if name in after)
+    unit = "agreement with the teacher" if user == "agreement" else "nDCG"
+    suites = [f" ({gain[suite]:+.1f} of {suite})" for suite in SUITES if gain.get(suite, 0) < -1]
+    search = [f" and {gain['search']:+.1f} nDCG"] if "search" in gain else []
+    general = "".join([f"{gain['similarity']:+.1f} similarity", *suites, *search])
     return f"{word}: {gain[user]:+.1f} {unit} on your texts, {general} on general ones".replace("-", "−")
 
 
@@ -135,74 +136,58 @@ def weaker_teacher(teacher: Measures, start: Measures) -> str:
     return f"the teacher is worse than the start ({numbers}), so little can be learned from it"
 
 
-def table(measured: Mapping[str, Measures], found: dict[str, Any], count: int) -> str:
-    """Measures of encoders side by side, and what search beside BM25 finds, as `queries.compared` says."""
+def table(measured: Mapping[str, Measures], search: dict[str, Any], count: int) -> str:
+    """Measures of encoders side by side, and what search finds alone and beside BM25, as `queries.compared`
+    says."""
     sheet = Table("", title=f"{count:,} held-out texts", title_justify="left")
-    for title in measured:
-        sheet.add_column(title, justify="right")
-    shown = {} if not found else dict(queries.lines(found))
+    for column in measured:
+        sheet.add_column(column, justify="right")
+
+    def add(title: str, values: Mapping[str, float]) -> None:
+        cells = [f"{100 * values[column]:.1f}" if column in values else "" for column in measured]
+        if any(cells):
+            sheet.add_row(title, *cells)
+
     for name, title in TITLES.items():
-        if name not in found and any(name in each for each in measured.values()):
-            sheet.add_row(title, *(_shown(each.get(name)) for each in measured.values()))
-    for title, values in shown.items():
-        sheet.add_row(title, *(_shown(values.get(each)) for each in measured))
+        if name not in search:
+            add(title, {column: values[name] for column, values in measured.items() if name in values})
+            continue
+        found = search[name]
+        few = ", too few to tell," if found["queries"] < queries.FEW_QUERIES else ""
+        add(f"nDCG@10 of {found['queries']:,} queries{few} {queries.TITLES[name]}", found["ndcg_at_10"])
+        alone = f"weight {search['bm25_weight']:g}; alone {100 * found['bm25']:.1f}"
+        add(f"  with BM25 ({alone})", found["with_bm25"])
     return plain(sheet)
 
 
-def _shown(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
-
-
 # ---- what is measured
-
-
-@cache
-def _documentation() -> list[str]:
-    return list(readers.texts_in(files.GENERAL_CORPUS))
 
 
 def general_queries(trained: Corpus) -> Queries | None:
     """Sentences of the documentation, each of which is to find its neighbours among such passages; none that
     is trained on. None where the documentation itself is learned."""
     known = {deduplicate.key(text) for text in trained.between(0, trained.training_count)}
-    sentences = _documentation()
+    sentences = list(readers.texts_in(files.GENERAL_CORPUS))
     starts = range(0, len(sentences) - SENTENCES, max(SENTENCES, len(sentences) // (4 * PASSAGES)))
     runs = (sentences[start : start + SENTENCES] for start in starts)
-    free = [run for run in runs if not any(deduplicate.key(text) in known for text in run)]
+    free = [run for run in runs if known.isdisjoint(map(deduplicate.key, run))]
     if len(free) < queries.FEW_QUERIES:
         return None
-    rows = np.linspace(0, len(free) - 1, min(PASSAGES, len(free))).astype(int)
-    chosen = [free[row] for row in rows]
-    passages = [" ".join(rest) for _, *rest in chosen]
-    count = min(QUERIES, len(chosen))
-    return queries.of_answers(
-        [query for query, *_ in chosen[:count]], [[text] for text in passages[:count]], passages[count:]
-    )
+    chosen = [free[row] for row in np.linspace(0, len(free) - 1, min(PASSAGES, len(free))).astype(int)]
+    passages = {query: [" ".join(rest)] for query, *rest in chosen}
+    asked = dict(list(passages.items())[:QUERIES])
+    return queries.of_answers(asked, [text for texts in passages.values() for text in texts])
 
 
 def by_roles(teacher: TeacherEncoder, session: Session) -> Encoder:
-    """A teacher as the encoder of a suite; what it has embedded is in the cache."""
+    """A teacher as the encoder of a suite, which remembers what it has embedded."""
 
-    def in_role(role: str) -> Encode:
-        def encode(texts: list[str]) -> np.ndarray:
-            with tempfile.TemporaryDirectory() as folder:
-                corpus.write(Path(folder), texts, None, [])
-                rows = TeacherPass(teacher.in_role(role), Corpus(Path(folder)), session).open()
-            return rows[np.arange(len(texts))]
-
-        return encode
+    def in_role(role: str) -> Remembered:
+        embed = teacher.in_role(role).embed
+        return Remembered(lambda texts: embed(texts, session.device))
 
     text, query, document = map(in_role, ROLES)
     return Encoder(text, query, document)
-
-
-def held_out(
-    teacher: TeacherEncoder, texts: Corpus, most: int, session: Session
-) -> tuple[list[str], np.ndarray]:
-    """At most so many of the held-out texts, evenly drawn, and the teacher's embeddings of them, which are
-    cached."""
-    rows = texts.spread(most, texts.training_count)
-    return texts.texts(rows), TeacherPass(teacher, texts, session).open()[rows]
 
 
 def encoder(student: PreparedStudent, precision: str) -> Encoder:

@@ -34,6 +34,7 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.load_models import Models
 from edgedistill.training.training_sources import TrainingSources
 
+NAME = "mine"  # of every candidate's recipe
 TIMED_TEXTS = 48  # short ones: those whose latency is measured
 PAIRS = "--pairs"
 TEACHER_S = 3.0  # for measuring the teacher's speed, which decides how many texts it embeds
@@ -171,7 +172,8 @@ class Fit:
         killed goes on. What cannot be trained is recorded with its problem."""
         candidate = self.state.candidate(name)
         if candidate is None:
-            candidate = Candidate(name, costed, {**self.recipe(costed.shape, minutes), "name": name})
+            described = {**self.recipe(costed.shape, minutes), "name": NAME}
+            candidate = Candidate(costed.shape, costed.size_mb, costed.p50_ms, name=name, recipe=described)
             self.record(candidates=[*self.state.candidates, candidate])
         elif candidate.done:
             return

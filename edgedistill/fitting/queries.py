@@ -7,8 +7,9 @@ among the others. A user's own queries are to find their answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import retrieval
-from edgedistill.evaluation.suites.cosines import Encoder, encoded, unit
-from edgedistill.evaluation.suites.suite_files import Index
+from edgedistill.evaluation.suites.cosines import Encoder, Remembered
+from edgedistill.evaluation.suites.retrieval import BESIDE
+from edgedistill.evaluation.suites.suite_files import Search
 from edgedistill.session import Session
 
 PAIR_BATCH, PAIR_WEIGHT, PAIR_RATE = 32, 0.4, 0.75  # the rate: of the learning rate on the texts
@@ -154,14 +156,15 @@ class Queries(retrieval.Collection):
         yield self.names, self.documents
 
 
-def of_answers(queries: list[str], answers: list[list[str]], others: list[str]) -> Queries:
-    """The answers of all queries and other texts are the documents."""
-    documents = list(dict.fromkeys([text for each in answers for text in each] + others))
+def of_answers(answers: Mapping[str, list[str]], others: Iterable[str]) -> Queries:
+    """The answers of all queries and other texts are the documents. Raises UserError where BM25 finds no
+    words in them."""
+    documents = list(dict.fromkeys([*chain.from_iterable(answers.values()), *others]))
     at = {text: str(row) for row, text in enumerate(documents)}
-    relevance = [{at[text]: 1 for text in each} for each in answers]
-    found = Queries(Path("--texts"), queries, relevance, documents)
-    _ = found.bm25  # which raises
-    return found
+    relevance = [{at[text]: 1 for text in texts} for texts in answers.values()]
+    queries = Queries(Path("--texts"), list(answers), relevance, documents)
+    _ = queries.bm25  # raises
+    return queries
 
 
 def asked(texts: Corpus, whole: int, pairs: Rows | None) -> dict[str, Queries]:
@@ -170,73 +173,57 @@ def asked(texts: Corpus, whole: int, pairs: Rows | None) -> dict[str, Queries]:
 
     Raises UserError where BM25 finds no words in the texts.
     """
-    own, found = texts.own - whole, dict[str, Queries]()
-    if made := list(_made(texts.texts(texts.held_out[: min(whole, MOST_QUERIES)]))):
-        queries, answers = [query for query, _ in made], [[rest] for _, rest in made]
-        found["made"] = of_answers(
-            queries, answers, texts.texts(texts.spread(MOST_TEXTS - len(made), 0, own))
-        )
+    found = dict[str, Queries]()
+    mine = texts.own - whole
+    if made := _made(texts.texts(texts.held_out[: min(whole, MOST_QUERIES)])):
+        found["made"] = of_answers(made, texts.texts(texts.spread(MOST_TEXTS - len(made), 0, mine)))
     if pairs is not None:
-        of: dict[str, list[str]] = {}
+        answers: dict[str, list[str]] = {}
+        queries, documents = pairs.sides
         for query, answer in pairs.index[pairs.held_out].tolist():
-            of.setdefault(pairs.sides[0][query], []).append(pairs.sides[1][answer])
-        queries, answers = list(of)[:MOST_QUERIES], list(of.values())[:MOST_QUERIES]
-        others = pairs.sides[1].texts(pairs.sides[1].spread(MOST_TEXTS // 2))
-        others += texts.texts(texts.spread(MOST_TEXTS - len(others) - len(queries), 0, own))
-        found["own"] = of_answers(queries, answers, others)
+            answers.setdefault(queries[query], []).append(documents[answer])
+        answers = dict(list(answers.items())[:MOST_QUERIES])
+        others = documents.texts(documents.spread(MOST_TEXTS // 2))
+        others += texts.texts(texts.spread(MOST_TEXTS - len(others) - len(answers), 0, mine))
+        found["own"] = of_answers(answers, others)
     return found
 
 
-def _made(texts: list[str]) -> Iterator[tuple[str, str]]:
+def _made(texts: list[str]) -> dict[str, list[str]]:
     """A sentence of each text that has several, and the rest of the text."""
     spec, random = recipe.Queries(), np.random.default_rng(0)
+    made: dict[str, list[str]] = {}
     for text in texts:
-        if found := made_tuples.of_text(spec, text):
-            query = found[int(random.integers(len(found)))]
-            yield query, " ".join(text.replace(query, " ").split())
+        if sentences := made_tuples.of_text(spec, text):
+            query = sentences[int(random.integers(len(sentences)))]
+            made.setdefault(query, []).append(" ".join(text.replace(query, " ").split()))
+    return made
 
 
 def compared(
-    of: dict[str, Queries], encoders: dict[str, Encoder], chosen: str, session: Session
+    asked: Mapping[str, Queries], encoders: Mapping[str, Encoder], chosen: str, session: Session
 ) -> dict[str, Any]:
     """nDCG@10 of encoders on queries, alone and beside BM25, {"bm25_weight", "made", "own"}: the weight is
     the best one of the encoder `chosen` on the user's own queries, else on those made of the texts."""
-    scores = dict[str, dict[str, dict[float | None, float]]]()
-    for name, queries in of.items():
-        session.log(f"searching with {len(queries.queries):,} queries {TITLES[name]}")
-        scores[name] = {each: _scores(queries, encoder) for each, encoder in encoders.items()}
-    if not scores:
+    if not asked:
         return {}
-    judged = scores["own" if "own" in scores else "made"][chosen]
-    weight, found = max(WEIGHTS, key=lambda each: judged[each]), dict[str, Any]()
-    for name, queries in of.items():
-        bm25 = retrieval.ranked_by_bm25(queries, Index(queries.names, np.empty(0)))
-        found[name] = {
-            "queries": len(queries.queries),
-            "texts": len(queries.documents),
-            "ndcg_at_10": {each: by_weight[None] for each, by_weight in scores[name].items()},
-            "with_bm25": {each: by_weight[weight] for each, by_weight in scores[name].items()},
-            "bm25": _ndcg(queries, bm25),
+    session.log(f"searching with {sum(len(of.queries) for of in asked.values()):,} queries")
+    remembered = {
+        who: Encoder(Remembered(of.text), Remembered(of.query), Remembered(of.document))
+        for who, of in encoders.items()
+    }
+
+    def found(name: str, weight: float) -> dict[str, Any]:
+        rankings = {who: asked[name].rankings(encoder, Search(weight)) for who, encoder in remembered.items()}
+        beside = {who: by_title[BESIDE] for who, by_title in rankings.items()}
+        return {
+            "queries": len(asked[name].queries),
+            "texts": len(asked[name].documents),
+            "ndcg_at_10": {who: by_title[""]["ndcg_at_10"] for who, by_title in rankings.items()},
+            "with_bm25": {who: measures["ndcg_at_10"] for who, measures in beside.items()},
+            "bm25": beside[chosen]["bm25"]["ndcg_at_10"],
         }
-    return {"bm25_weight": weight, **found}
 
-
-def _scores(queries: Queries, encoder: Encoder) -> dict[float | None, float]:
-    """nDCG@10 of an encoder by the weight of BM25 beside it; None: alone."""
-    index = retrieval.indexed(queries, encoder.document)
-    rows = unit(encoded(encoder.query, queries.queries))
-    return {each: _ndcg(queries, retrieval.ranked(queries, rows, index, each)) for each in (None, *WEIGHTS)}
-
-
-def _ndcg(queries: Queries, ranking: list[retrieval.Ranking]) -> float:
-    return float(retrieval.measures(ranking, queries)["ndcg_at_10"])
-
-
-def lines(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
-    """The rows of a table of what was `compared`: title, and each encoder's nDCG@10."""
-    for name in (each for each in TITLES if each in found):
-        of = found[name]
-        few = ", too few to tell," if of["queries"] < FEW_QUERIES else ""
-        yield f"nDCG@10 of {of['queries']:,} queries{few} {TITLES[name]}", of["ndcg_at_10"]
-        beside = f"  with BM25 (weight {found['bm25_weight']:g}; alone {100 * of['bm25']:.1f})"
-        yield beside, of["with_bm25"]
+    judged = "own" if "own" in asked else "made"
+    weight = max(WEIGHTS, key=lambda weight: found(judged, weight)["with_bm25"][chosen])
+    return {"bm25_weight": weight, **{name: found(name, weight) for name in asked}}

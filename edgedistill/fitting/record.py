@@ -17,8 +17,7 @@ from edgedistill.fitting.shapes import Shape
 
 STATE, RESULT, RECIPE = "state.json", "fit.json", "mine.yaml"
 TRIALS = "trials"  # the folder of the candidates' runs
-BUNDLE, RUN = "bundle", "run"
-PLACES = {"recipe": RECIPE, "bundle": BUNDLE, "run": RUN}  # of a result, in its folder
+BUNDLE = "bundle"
 REPORTED = ("name", "precision", "size_mb", "p50_ms", "steps", "seconds", "measures", "problem")
 
 Space = Literal["own", "teacher"]
@@ -68,7 +67,7 @@ class FitRequest:
         return settings
 
 
-@dataclass(frozen=True)
+@dataclass
 class Costed:
     """A shape and what it costs: graph and tokenizer.json together, exactly (in int8 to some ten bytes, as
     constants are named by their values), and the p50 of one text, tokenization included."""
@@ -77,20 +76,23 @@ class Costed:
     size_mb: float
     p50_ms: float
 
+    @property
+    def precision(self) -> str:
+        return self.shape.precision
+
     def __str__(self) -> str:
         """bert-4-t64-12000: int8 4.31 MB, 0.52 ms"""
-        return f"{self.shape.name}: {self.shape.precision} {self.size_mb:.3g} MB, {self.p50_ms:.3g} ms"
+        return f"{self.shape.name}: {self.precision} {self.size_mb:.3g} MB, {self.p50_ms:.3g} ms"
 
 
-@dataclass
-class Candidate:
+@dataclass(kw_only=True)
+class Candidate(Costed):
     """A student as it starts, or after a training; until it is `done` it is being trained or measured.
 
     `taken` are the steps of each stage, `seconds` are of all of it. `problem` says why it has no measures.
     """
 
     name: str
-    costed: Costed
     recipe: dict[str, Any]
     measures: Measures = field(default_factory=dict)
     taken: list[int] = field(default_factory=list)
@@ -104,18 +106,6 @@ class Candidate:
     @property
     def steps(self) -> int:
         return sum(self.taken)
-
-    @property
-    def precision(self) -> str:
-        return self.costed.shape.precision
-
-    @property
-    def size_mb(self) -> float:
-        return self.costed.size_mb
-
-    @property
-    def p50_ms(self) -> float:
-        return self.costed.p50_ms
 
     @property
     def setup_s(self) -> float:
@@ -179,4 +169,6 @@ def result(folder: Path) -> dict[str, Any] | None:
     path = folder / RESULT
     if not path.exists():
         return None
-    return {**files.read_json(path), **{key: str(folder / name) for key, name in PLACES.items()}}
+    found = files.read_json(path)
+    run = folder / TRIALS / found["winner"]["candidate"]
+    return {**found, "recipe": str(folder / RECIPE), "bundle": str(folder / BUNDLE), "run": str(run)}

@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from edgedistill import quantization, recipe
 from edgedistill.errors import Problems
-from edgedistill.evaluation.tables import plain, significant
+from edgedistill.evaluation.tables import significant
 from edgedistill.planning import training_time
 from edgedistill.precisions import PRECISIONS
-from edgedistill.quantization import int8, qdq, w4
+from edgedistill.quantization import int8
 from edgedistill.runtime import onnx_session
-from edgedistill.session import Session
+from edgedistill.session import Session, wrapped
 from edgedistill.students import classifier, graph, kinds
 from edgedistill.training import teacher_cache
 from edgedistill.training.open_recipe import Opened, open_recipe
@@ -118,13 +117,16 @@ def size_and_latency(
     fp32 = graph.build(student.eval())
     largest = int8.measure(fp32, samples)
     # w4 rounds to the nearest here: with error feedback it is as large and as fast, but takes long to make
-    products = {"int8": int8.Products, "qdq": qdq.Products, "w4": w4.Products}
     sizes = {}
     rounds = {}
     for name in precisions:
-        made = products[name](fp32, largest).converted() if name in products else None
-        model = (made or quantization.convert(fp32, name)).SerializeToString()
-        sizes[name], rounds[name] = len(model), graph_medians_ms(model, queries, threads, limit)
+        if name in quantization.PRODUCTS:
+            converted = quantization.PRODUCTS[name](fp32, largest).converted()
+        else:
+            converted = quantization.convert(fp32, name)
+        model = converted.SerializeToString()
+        sizes[name] = len(model)
+        rounds[name] = graph_medians_ms(model, queries, threads, limit)
     return sizes, rounds
 
 
@@ -179,18 +181,12 @@ def table(costs: Cost) -> str:
         rows["labelled rows"] = ", ".join(counts)
     if "training_samples" in costs:
         rows["training samples"] = f"{costs['training_samples']:,}"
-    sheet = Table(title=costs["name"], title_justify="left", show_header=False)
-    for row in rows.items():
-        sheet.add_row(*row)
-    seconds = costs.get("estimated_seconds")
-    if seconds is None:
-        return plain(sheet)
-    parts = ", ".join(f"{who} {duration(share)}" for who, share in seconds.items())
-    without = ", without the fine-tuning" if "labelled" in costs else ""
-    return (
-        f"{plain(sheet)}\nestimated training time here: about "
-        f"{duration(sum(seconds.values()))} ({parts}){without}"
-    )
+    if seconds := costs.get("estimated_seconds"):
+        parts = ", ".join(f"{who} {duration(share)}" for who, share in seconds.items())
+        without = ", without the fine-tuning" if "labelled" in costs else ""
+        rows["training time here"] = f"about {duration(sum(seconds.values()))} ({parts}){without}"
+    lines = [line for title, text in rows.items() for line in wrapped(f"{title:24}{text}", 24)]
+    return "\n".join([costs["name"], *lines])
 
 
 def duration(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """An fp32 graph in, the same graph in another precision out."""
 
 from edgedistill.quantization.conversion import (
+    PRODUCTS,
     convert,
     converter,
     within_limit,
@@ -9,6 +10,7 @@ from edgedistill.quantization.graph_editor import Converter
 from edgedistill.quantization.sample_texts import TokenIds
 
 __all__ = [
+    "PRODUCTS",
     "Converter",
     "TokenIds",
     "convert",

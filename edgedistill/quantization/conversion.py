@@ -8,15 +8,14 @@ import importlib
 from onnx import ModelProto
 
 from edgedistill.precisions import PRECISIONS, known_precisions
-from edgedistill.quantization import int8, qdq, w8
+from edgedistill.quantization import int8, qdq, w4, w8
 from edgedistill.quantization.graph_editor import Converter
 from edgedistill.quantization.sample_texts import TokenIds, agreement, embeddings
 
-# how products are replaced, and what is made of those that lose most
-MIXED: dict[str, tuple[type[int8.Products], Converter]] = {
-    "int8": (int8.Products, w8.convert),
-    "qdq": (qdq.Products, lambda model: model),
-}
+# how products are replaced in the precisions of int8's kind
+PRODUCTS: dict[str, type[int8.Products]] = {"int8": int8.Products, "qdq": qdq.Products, "w4": w4.Products}
+# what is made of those products that lose most
+REST: dict[str, Converter] = {"int8": w8.convert, "qdq": lambda model: model}
 LARGEST_SHARE = 0.5  # of the products; a graph that needs more in w8 should be w8
 
 
@@ -48,9 +47,9 @@ def within_limit(
     texts `ids`, and none where too many would have to stay. Activations are measured on the token ids
     `samples`.
     """
-    if precision not in MIXED:
+    if precision not in REST:
         return convert(model, precision, samples), []
-    products, rest = MIXED[precision]
+    products = PRODUCTS[precision]
     largest = int8.measure(model, samples)
     quantized = products(model, largest).converted()
     required = PRECISIONS[precision].single_cosine
@@ -62,7 +61,7 @@ def within_limit(
     count = 1
     while count <= LARGEST_SHARE * len(ranked):
         kept = ranked[:count]
-        mixed = rest(products(model, largest, kept).converted())
+        mixed = REST[precision](products(model, largest, kept).converted())
         if agreement(mixed, expected, ids)[1] >= required:
             return mixed, kept
         count *= 2

@@ -8,20 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import onnx
 from numpy import ndarray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from edgedistill.runtime import similarity
-
 Converter = Callable[[ModelProto], ModelProto]
 
 MICROSOFT = "com.microsoft"
-FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
-RECURRENT = ("LSTM", "GRU", "RNN")  # precisions store their weights; the recurrence runs in float32
 MOVING = ("Reshape", "Transpose")
-PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention", *RECURRENT)
 
 
 def is_product(node: NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
@@ -139,49 +133,15 @@ def new_node(
     return helper.make_node(operator, inputs, [output], name=name or output, **attributes)
 
 
-def left_in_float32(fp32: ModelProto, quantized: ModelProto) -> tuple[dict[str, str], float]:
-    """({weight: the operator that reads it} of the products that a conversion left in float32, their share of
-    all products' weights).
-
-    Products are all operators whose weights a precision should convert, not only those that the converters
-    know. The share is 1 where there are none, and no constant was converted either.
-    """
-    sizes = {
-        constant.name: math.prod(constant.dims)
-        for constant in fp32.graph.initializer
-        if constant.data_type == TensorProto.FLOAT and len(constant.dims) > 1
-    }
-    operators = {name: operator for name, operator in _multiplied(fp32) if name in sizes}
-    if not operators:
-        names, others = ({constant.name for constant in m.graph.initializer} for m in (fp32, quantized))
-        return {}, float(names == others)
-    # a matrix may be restored before it is multiplied with; those of a recurrence always are
-    read = {
-        name.removesuffix("" if operator in RECURRENT else "_float")
-        for name, operator in _multiplied(quantized)
-    }
-    left = {name: operator for name, operator in operators.items() if name in read}
-    return left, sum(sizes[name] for name in left) / sum(sizes[name] for name in operators)
-
-
-def _multiplied(model: ModelProto) -> list[tuple[str, str]]:
-    """(what a product reads but for its biases, its operator)."""
-    products = [node for node in model.graph.node if node.op_type in PRODUCTS]
-    return [(name, node.op_type) for node in products for name in node.input[:3]]
-
-
-def not_finite(model: ModelProto) -> str | None:
-    """The first constant with a value that is NaN or infinite: its name, row and value; None where there is
-    none.
-
-    A single −∞ is a mask.
-    """
-    for constant in model.graph.initializer:
-        if constant.data_type not in FLOATS:
-            continue
-        array = numpy_helper.to_array(constant)
-        is_mask = array.size == 1 and array.item() == -np.inf
-        if not is_mask and (at := similarity.not_finite(np.atleast_1d(array))) is not None:
-            value = array.reshape(-1)[~np.isfinite(array.reshape(-1))][0]
-            return f"{constant.name} holds {value}" + (f" in row {at}" if array.ndim > 1 else "")
-    return None
+def left_in_float32(fp32: ModelProto, quantized: ModelProto) -> tuple[list[str], float]:
+    """The matrices that a conversion left in float32, and their share of the numbers in all matrices."""
+    before, after = (
+        {
+            constant.name: math.prod(constant.dims)
+            for constant in model.graph.initializer
+            if constant.data_type == TensorProto.FLOAT and len(constant.dims) > 1
+        }
+        for model in (fp32, quantized)
+    )
+    left = [name for name in before if name in after]
+    return left, sum(before[name] for name in left) / max(sum(before.values()), 1)

@@ -123,9 +123,7 @@ class Recipe(Section):
         """
         if self.rows is None or not self.student.trained:
             return self.rows is not None and self.targets is not None
-        learns = any(
-            getattr(self.student, part, None) is not None for part in ("trim", "vocabulary_size", "unigram")
-        )
+        learns = any(getattr(self.student, part, None) is not None for part in ("trim", "unigram"))
         return bool(self.distilling) or learns or self.finetuning is None
 
     @model_validator(mode="before")
@@ -155,11 +153,6 @@ class Recipe(Section):
             )
         for number, stage in enumerate(self.distilling):
             self._views_differ(f"stages[{number}]", stage, self.student)
-            if self.student.bare_table and stage.optimizer == "muon":
-                raise ValueError(
-                    f"stages[{number}].optimizer: muon optimizes the matrices of layers, and a static "
-                    "student has none; leave it out"
-                )
         return self
 
     def _views_differ(self, place: str, stage: Stage, student: AnyStudent) -> None:
@@ -179,12 +172,8 @@ class Recipe(Section):
         if not fine:
             return self
         at = fine[0]
-        last = self.finetuning
-        if at < len(self.stages) - 1 or last is None:
+        if at < len(self.stages) - 1:
             raise ValueError(f"stages[{at}]: a finetune stage must be the last, and the only one of its kind")
-        if last.start is not None and (self.distilling or not self.student.trained):
-            what = "the stages before it define" if self.distilling else "the teacher itself is"
-            raise ValueError(f"stages[{at}].start: {what} its start; leave `start` out")
         if self.targets is not None and not self.student.trained:
             raise ValueError(
                 f"stages[{at}]: a classifier head reads the teacher's own embedding; leave `targets` out"

@@ -15,9 +15,9 @@ from edgedistill.files import Json
 from edgedistill.recipe import yaml_file
 from edgedistill.recipe.experiment import Recipe
 from edgedistill.recipe.section import ByKind, Section
-from edgedistill.recipe.yaml_file import MOST_PROBLEMS
 
 S = TypeVar("S", bound=Section)
+MOST_PROBLEMS = 40  # listed of a file
 
 # What sentence-transformers, transformers and others call the same thing.
 ALIASES: dict[str, str] = {
@@ -67,25 +67,15 @@ def sections(annotation: Any) -> list[type[Section]]:
     return [section for part in get_args(annotation) for section in sections(part)]
 
 
-def _kinds(root: type[Section]) -> dict[str, dict[str, type[Section]]]:
-    """Where a `kind` chooses a section: the key that holds it, then the sections by kind."""
-    kinds: dict[str, dict[str, type[Section]]] = {}
-    seen = [root]
-    for section in seen:  # grows while it is walked
-        for key, field in section.model_fields.items():
-            choices = sections(field.annotation)
-            if len(choices) > 1:
-                by_kind = {get_args(choice.model_fields["kind"].annotation)[0]: choice for choice in choices}
-                kinds.setdefault(key, {}).update(by_kind)
-            seen += [choice for choice in choices if choice not in seen]
-    return kinds
-
-
-KINDS = _kinds(Recipe)
+def kinds_of(choices: list[type[Section]]) -> dict[str, type[Section]]:
+    """The sections by the `kind` that chooses one of them."""
+    return {get_args(choice.model_fields["kind"].annotation)[0]: choice for choice in choices}
 
 
 def add(*sections: type[ByKind]) -> None:
     """Let recipes hold further kinds, such as an objective of one's own."""
+    if sections and all(section in section.kinds.values() for section in sections):
+        return
     for section in sections:
         section.register()
     holders = [Section]
@@ -94,8 +84,6 @@ def add(*sections: type[ByKind]) -> None:
         del holder.__pydantic_core_schema__
     for holder in holders:
         holder.model_rebuild(force=True)
-    KINDS.clear()
-    KINDS.update(_kinds(Recipe))
 
 
 def read(name: str | Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
@@ -123,7 +111,6 @@ def read_file(path: Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
 
 def parse(data: Json, place: str) -> Recipe:
     """Check a recipe's data; `place` opens every line of the UserError."""
-    yaml_file.check_plain(data, place)
     return checked(data, place, Recipe)
 
 
@@ -226,7 +213,7 @@ def _place(loc: tuple[Any, ...], root: type[Section]) -> _Place:
             field = next((field for name, field in fields.items() if part in (name, field.alias)), None)
             held = sections(field.annotation) if field else []
             section = held[0] if len(held) == 1 else None
-            choices = KINDS[part] if len(held) > 1 else {}
+            choices = kinds_of(held) if len(held) > 1 else {}
             at = _Place(f"{at.text}.{part}" if at.text else part, part, choices, section)
     return at
 

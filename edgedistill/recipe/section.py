@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
@@ -20,6 +21,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from edgedistill import files
+from edgedistill.errors import shown
 from edgedistill.precisions import PRECISIONS
 
 Pooling = Literal["mean", "cls", "cls_pooler", "max", "last"]
@@ -57,7 +59,9 @@ def _of_source(name: str) -> str:
 # Where weights or a tokenizer come from: teacher, assistant, random, or a place.
 Source = Annotated[str, PlainSerializer(_of_source, when_used="json")]
 Revision = Annotated[str | None, Field(description="Commit, tag or branch of a hub id.")]
-LONGEST_PROMPT = 10_000  # characters
+LONGEST_PROMPT = 10_000  # characters, of any text
+LONGEST_LIST = 10_000
+NO_TEXT = re.compile("[\0\ud800-\udfff]")
 # The largest sizes that a field takes; what fits this machine is another question (see initial_weights).
 LARGEST_VOCABULARY = 1_000_000
 LARGEST_BATCH = 1 << 17
@@ -130,9 +134,15 @@ def _beyond_bounds(value: Any, empty: bool) -> str | None:
     `empty` says whether empty text means something.
     """
     if isinstance(value, list | tuple | dict):
+        if len(value) > LONGEST_LIST:
+            return f"has {len(value):,} items; give at most {LONGEST_LIST:,}"
         parts = [*value, *value.values()] if isinstance(value, dict) else value
         return next(filter(None, (_beyond_bounds(part, empty=False) for part in parts)), None)
     if isinstance(value, str):
+        if len(value) > LONGEST_PROMPT:
+            return f"has {len(value):,} letters; write at most {LONGEST_PROMPT:,}"
+        if NO_TEXT.search(value):
+            return f"{shown(value)} holds NUL, or half a surrogate pair, which is not text; correct it"
         return None if value.strip() or empty else "is empty; give a value, or leave the key out"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

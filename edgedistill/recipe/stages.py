@@ -304,9 +304,6 @@ class Finetune(Section):
     kind: Literal["finetune"]
     name: str = Field("finetune", max_length=100, description="Appears in logs and metrics.")
     rows: Rows = Field(description="The rows of the task, with their `label`.")
-    start: str | None = Field(
-        None, description="Folder of a run of the same student to start from, instead of earlier stages."
-    )
     teacher: TaskTeacher | None = Field(
         None, description="A fine-tuned model to learn from. Default: labels only."
     )

@@ -128,12 +128,10 @@ INITIAL_TABLE = Field(Embeddings(), description="Initialization of the token emb
 
 class AnyStudent(Section):
     """What students differ in: all but the teacher itself are `trained`; one `of_layers` has an embedding
-    layer, and may take its layers from another model; a `built` one has the shape that the recipe
-    describes."""
+    layer, and may take its layers from another model."""
 
     kind: str
     trained: ClassVar[bool] = True
-    built: ClassVar[bool] = False
     of_layers: ClassVar[bool] = False
     bare_table: ClassVar[bool] = False  # a table of token embeddings and their weights, without layers
 
@@ -156,7 +154,6 @@ class AnyStudent(Section):
 class BuiltStudent(AnyStudent):
     """A student whose shape the recipe describes: what all kinds share."""
 
-    built = True
     if TYPE_CHECKING:
         embeddings: Embeddings  # each kind describes its own
     pq_bytes: int | None = Field(
@@ -178,12 +175,6 @@ class BuiltStudent(AnyStudent):
         "teacher",
         description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run "
         "folder, or a hub id.",
-    )
-    vocabulary_size: int | None = Field(
-        None,
-        ge=200,
-        le=LARGEST_VOCABULARY,
-        description="Learn a WordPiece vocabulary of this size from the rows instead of `tokenizer`.",
     )
     unigram: Unigram | None = Field(
         None, description="Learn a Unigram tokenizer from the rows instead of taking `tokenizer`."
@@ -215,13 +206,8 @@ class BuiltStudent(AnyStudent):
             raise ValueError("`pq_centroids` are what PQ codes select from; set `pq_bytes`, or leave it out")
         if self.head == "none" and self.dims is not None:
             raise ValueError("`dims` is the output of a head; set `head: linear` or leave it out")
-        if self.trim is not None and self.vocabulary_size is not None:
-            raise ValueError(
-                "`trim` keeps the tokenizer's tokens, `vocabulary_size` learns new ones; choose one"
-            )
-        if self.unigram is not None and (self.trim is not None or self.vocabulary_size is not None):
-            other = "trim" if self.trim else "vocabulary_size"
-            raise ValueError(f"`unigram` learns its own tokenizer; leave `{other}` out")
+        if self.unigram is not None and self.trim is not None:
+            raise ValueError("`unigram` learns its own tokenizer; leave `trim` out")
         return self
 
     @property

@@ -1,14 +1,14 @@
 """YAML in, plain data out, bounded in size, depth and digits: text, numbers, true, false, null, lists and
 mappings of text keys.
 
-Scalars are YAML 1.2's: 1e-3 is a number, a date and `no` are text. There are no tags and no merging of
-mappings.
+Scalars are YAML 1.2's: 1e-3 is a number, a date and `no` are text. There are no tags, no aliases and no
+merging of mappings.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,13 +18,8 @@ from edgedistill.errors import UserError, shown
 from edgedistill.files import Json
 
 LARGEST_BYTES = 1 << 18
-LARGEST_NUMBER = 1 << 63
-LONGEST_TEXT = 10_000  # letters
 LONGEST_NUMBER = 400  # digits
-MOST_VALUES = 50_000
-LONGEST_LIST = 10_000
-DEEPEST = 50
-MOST_PROBLEMS = 40  # listed of a file
+TEXT = "tag:yaml.org,2002:str"
 
 # Of a plain scalar: its tag, how it is written, the letters it starts with, its value.
 Scalar = tuple[str, str, str, Callable[[str], Any]]
@@ -54,20 +49,25 @@ class _Loader(yaml.SafeLoader):
         if tag is None or tag.rpartition(":")[2] in ("str", "seq", "map")
     }
 
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise _refusal("an alias; write out what it stands for", self.peek_event())
+        return super().compose_node(parent, index)
+
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Called for every mapping before it is made."""
         keys = set()
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key that is not text", key.start_mark)
-            if key.value == "<<" and key.style is None:
-                fact = "the merge key <<, which YAML 1.2 does not have; write its keys out"
-                raise yaml.constructor.ConstructorError(None, None, fact, key.start_mark)
+            if key.tag != TEXT:
+                raise _refusal("a key that is not text; put it in quotes", key)
             if key.value in keys:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {shown(key.value)} a second time", key.start_mark
-                )
+                raise _refusal(f"the key {shown(key.value)} a second time", key)
             keys.add(key.value)
+
+
+def _refusal(fact: str, at: Any) -> yaml.MarkedYAMLError:
+    """What is wrong with a node, or an event."""
+    return yaml.constructor.ConstructorError(None, None, fact, at.start_mark)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -77,9 +77,7 @@ class _Dumper(yaml.SafeDumper):
 def _constructor(tag: str, pattern: re.Pattern[str], make: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
     def construct(loader: Any, node: Any) -> Any:
         if len(node.value) > LONGEST_NUMBER or not pattern.match(node.value):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{shown(node.value)} is no {tag}", node.start_mark
-            )
+            raise _refusal(f"{shown(node.value)} is no {tag}", node)
         return make(node.value)
 
     return construct
@@ -110,13 +108,11 @@ def read(path: Path) -> Any:
 def parse(text: str, place: str) -> Any:
     """The data of YAML text; `place` opens the line of a UserError."""
     try:
-        data = yaml.load(text, _Loader)
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise UserError(f"{place}: not YAML: {_problem(error)}; correct it there, or give a recipe") from None
     except RecursionError:
         raise UserError(f"{place}: not YAML: nested too deeply; write fewer levels") from None
-    check_plain(data, place)
-    return data
 
 
 def dump(data: Any) -> str:
@@ -133,59 +129,4 @@ def _problem(error: yaml.YAMLError) -> str:
         f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
         if mark and problem
         else shown(" ".join(str(error).split()), 200)
-    )
-
-
-def check_plain(data: Any, place: str) -> None:
-    """Raises UserError for data that no recipe can hold: what is no plain value, and what is too long, too
-    deep or too large to print."""
-    count = 0
-
-    def problems(value: Any, where: str, depth: int) -> Iterator[str]:
-        nonlocal count
-        count += 1
-        if count > MOST_VALUES or depth > DEEPEST:
-            raise UserError(f"{place}: more than {MOST_VALUES:,} values, or {DEEPEST} levels; write less")
-        if isinstance(value, list | tuple | dict) and len(value) > LONGEST_LIST:
-            yield f"{where or 'the recipe'}: {len(value):,} items; give at most {LONGEST_LIST:,}"
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                if isinstance(key, str):
-                    yield from problems(key, where, depth + 1)
-                    yield from problems(
-                        item,
-                        f"{where}.{shown(key, quoted=False)}" if where else shown(key, quoted=False),
-                        depth + 1,
-                    )
-                else:
-                    yield f"{where or 'the recipe'}: a key that is not text ({shown(key)}); put it in quotes"
-        elif isinstance(value, list | tuple):
-            for at, item in enumerate(value):
-                yield from problems(item, f"{where}[{at}]", depth + 1)
-        elif fact := _no_plain_value(value):
-            yield f"{where}: {fact}"
-
-    listed = []
-    for problem in problems(data, "", 0):
-        listed.append(f"{place}: {problem}")
-        if len(listed) == MOST_PROBLEMS:
-            break
-    if listed:
-        raise UserError(*listed)
-
-
-def _no_plain_value(value: Any) -> str | None:
-    """*fact; way out* of a value that is neither list nor mapping."""
-    if isinstance(value, str):
-        if len(value) > LONGEST_TEXT:
-            return f"{len(value):,} letters; write at most {LONGEST_TEXT:,}"
-        if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-            return f"{shown(value)} holds NUL, or half a surrogate pair, which is not text; correct it"
-        return None
-    if isinstance(value, int) and abs(value) >= LARGEST_NUMBER:
-        return "a whole number beyond 2⁶³; write a smaller one"
-    return (
-        None
-        if value is None or isinstance(value, bool | int | float)
-        else f"{type(value).__name__} is no value of a recipe; write text"
     )

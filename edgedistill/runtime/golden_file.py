@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from edgedistill import files
 from edgedistill.errors import UserError, quote
 from edgedistill.files import Json
 from edgedistill.runtime.bundle import Bundle, kind_of
-from edgedistill.runtime.manifest import COPY_AGAIN, INPUTS, LARGEST_ID, Part, problems, width
+from edgedistill.runtime.manifest import COPY_AGAIN, INPUTS, LARGEST_ID, Part, validated, width
 from edgedistill.runtime.prompts import ROLES, Prompts
 from edgedistill.runtime.similarity import COSINE, Measure
 
@@ -72,26 +72,24 @@ def content(golden: Golden, about: Json, max_tokens: int, limits: dict[str, floa
 
 LongText = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, le=LARGEST_ID)]], Field(min_length=1)]
+Number = Annotated[float, Field(gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER, allow_inf_nan=False)]
+
+
+def _of_texts(item: Any) -> Any:
+    """An item as a list: embeddings are of one text, which stands by itself."""
+    is_list = isinstance(item, list) and item and isinstance(item[0], str | list)
+    return item if is_list else [item]
 
 
 class _GoldenTexts(Part):
-    texts: list[LongText] = Field(min_length=1, max_length=MOST_TEXTS)
-    ids: list[Ids]
+    texts: list[Annotated[list[LongText], BeforeValidator(_of_texts)]] = Field(
+        min_length=1, max_length=MOST_TEXTS
+    )
+    ids: list[Annotated[list[Ids], BeforeValidator(_of_texts)]]
     truncated: list[bool] = Field([])
     roles: list[Literal["text", "query", "document"]] = Field([])
-
-    @model_validator(mode="after")
-    def _one_of_each_text(self) -> Self:
-        for name in ("ids", "truncated", "roles"):
-            values = getattr(self, name)
-            if len(values) not in (len(self.texts), 0 if name != "ids" else -1):
-                raise ValueError(f"{name}: {len(values)} for {len(self.texts)} texts")
-        return self
-
-
-class _LabelledTexts(_GoldenTexts):
-    texts: list[list[LongText]] = Field(min_length=1, max_length=MOST_TEXTS)  # type: ignore[assignment]
-    ids: list[list[Ids]]  # type: ignore[assignment]
+    vectors: list[list[Number]] = Field([])
+    logits: list[list[Number]] = Field([])
 
 
 def read(folder: Path, manifest: Json) -> Golden:
@@ -102,41 +100,32 @@ def read(folder: Path, manifest: Json) -> Golden:
     """
     path = folder / "parity.json"
     measure = kind_of(manifest).measure
-    fields = files.read_json_object(path, COPY_AGAIN)
-    facts = problems(_GoldenTexts if measure is COSINE else _LabelledTexts, fields)
-    if not facts:
-        items = fields["texts"]
-        ids = fields["ids"]
-        if measure is COSINE:
-            items = [[text] for text in items]
-            ids = [[row] for row in ids]
-        try:
-            rows = np.array(fields.get(measure.rows), np.float64, ndmin=1)
-        except (OverflowError, TypeError, ValueError):
-            rows = np.empty(0)
-        golden = Golden(measure, items, ids, fields.get("truncated", []), rows, fields.get("roles", []))
-        facts = _problems(golden, manifest)
-    if facts:
-        raise UserError(*(f"{path}: {problem}; {COPY_AGAIN}" for problem in facts))
-    return golden._replace(rows=golden.rows.astype(np.float32))
+    content = files.read_json_object(path, COPY_AGAIN)
+    golden = validated(_GoldenTexts, content, f"{path}: ", COPY_AGAIN)
+    rows = getattr(golden, measure.rows)
+    if facts := list(_problems(golden, rows, measure, manifest)):
+        raise UserError(*(f"{path}: {fact}; {COPY_AGAIN}" for fact in facts))
+    array = np.array(rows, np.float32)
+    return Golden(measure, golden.texts, golden.ids, golden.truncated, array, golden.roles)
 
 
-def _problems(golden: Golden, manifest: Json) -> list[str]:
+def _problems(
+    golden: _GoldenTexts, rows: list[list[float]], measure: Measure, manifest: Json
+) -> Iterator[str]:
+    items = len(golden.texts)
+    for name, values in (("ids", golden.ids), ("truncated", golden.truncated), ("roles", golden.roles)):
+        if len(values) not in (items, items if name == "ids" else 0):
+            yield f"{name}: {len(values)} for {items} texts"
     texts = len(manifest.get("inputs", INPUTS[:2])) // 2
+    if {*map(len, golden.texts), *map(len, golden.ids)} != {texts}:
+        yield f"texts, ids: not {texts} of each item"
     most = manifest["max_tokens"]
-    name = golden.measure.rows
-    rows = golden.rows
-    shape = (len(golden.items), width(manifest))
-    tokens = [len(row) for item in golden.ids for row in item]
-    lengths = np.linalg.norm(rows, axis=-1) if golden.measure is COSINE else np.ones(1)
-    facts = {
-        f"texts, ids: not {texts} of each item": {*map(len, golden.items), *map(len, golden.ids)} != {texts},
-        f"ids: above {most} for a text": max(tokens) > most,
-        f"{name}: shape {rows.shape}, not {shape}": rows.shape != shape,
-        f"{name}: a number that is not finite": not (np.abs(rows) < LARGEST_NUMBER).all(),
-        f"{name}: an embedding that is not of unit length": (np.abs(lengths - 1) > UNIT_LENGTH).any(),
-    }
-    return [fact for fact, is_wrong in facts.items() if is_wrong]
+    if max(len(row) for item in golden.ids for row in item) > most:
+        yield f"ids: above {most} for a text"
+    if len(rows) != items or {*map(len, rows)} != {width(manifest)}:
+        yield f"{measure.rows}: not {items} rows of {width(manifest)} numbers"
+    elif measure is COSINE and (np.abs(np.linalg.norm(rows, axis=1) - 1) > UNIT_LENGTH).any():
+        yield f"{measure.rows}: an embedding that is not of unit length"
 
 
 def different_ids(opened: Bundle, golden: Golden) -> Iterator[tuple[int, list[Any], list[Any]]]:

@@ -197,8 +197,6 @@ class GraphWeights:
         rows, columns = (int(node.attributes[key]) for key in ("N", "K"))
         packed = self._values(node.inputs[1]).reshape(rows, -1)
         scales = self.array(node.inputs[2].removesuffix("_float")).reshape(rows, -1)
-        if packed.shape[1] != GROUP * scales.shape[1]:
-            raise ValueError(f"{packed.shape[1]} weights and {scales.shape[1]} scales in a row")
         values = (packed.astype(np.int16) - 128).astype(np.int8)
         return Stored(np.ascontiguousarray(values[:, :columns]), scales, GROUP)
 

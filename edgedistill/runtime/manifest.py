@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -77,11 +77,9 @@ def read(folder: Path) -> Json:
         raise UserError(
             f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; install a newer one"
         )
-    facts = [f"lists and mappings nested more than {MOST_NESTED} deep"]
-    if not _is_deeper(manifest, MOST_NESTED):
-        facts = problems(Files if manifest.get("kind") == PAIR else Manifest, manifest)
-    if facts:
-        raise UserError(*(f"{path}: {problem}; {GET_AGAIN}" for problem in facts))
+    if _is_deeper(manifest, MOST_NESTED):
+        raise UserError(f"{path}: lists and mappings nested more than {MOST_NESTED} deep; {GET_AGAIN}")
+    validated(Files if manifest.get("kind") == PAIR else Manifest, manifest, f"{path}: ", GET_AGAIN)
     return manifest
 
 
@@ -158,6 +156,9 @@ def _sorted(dims: list[int]) -> list[int]:
     if dims != sorted(set(dims), reverse=True):
         raise ValueError("not the largest first")
     return dims
+
+
+P = TypeVar("P", bound=BaseModel)
 
 
 class Part(BaseModel):
@@ -267,13 +268,13 @@ class Manifest(Files):
         return self
 
 
-def problems(kind: type[Part], data: Json) -> list[str]:
-    """What is wrong with a mapping: *key: fact*."""
+def validated(kind: type[P], data: Json, place: str, way_out: str) -> P:
+    """A mapping of a stranger's JSON. Raises UserError with all that is wrong, *place key: fact; way out*."""
     try:
-        kind.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
-        return [_line(problem) for problem in error.errors(include_url=False)[:MOST_PROBLEMS]]
-    return []
+        lines = map(_line, error.errors(include_url=False)[:MOST_PROBLEMS])
+        raise UserError(*(f"{place}{line}; {way_out}" for line in lines)) from None
 
 
 def _line(problem: Any) -> str:

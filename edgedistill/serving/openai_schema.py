@@ -7,7 +7,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -20,6 +19,7 @@ from edgedistill.errors import UserError, shown
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import compact, layout
 from edgedistill.runtime.similarity import unit_rows
+from edgedistill.runtime.trust.tokenizer_check import distinct
 
 # input_type, as Cohere, Voyage and NVIDIA have it, -> our role
 ROLES = {
@@ -31,7 +31,6 @@ ROLES = {
 }
 # output_dtype, as Voyage and Mistral have it, -> our precision of embeddings; their `binary` is int8
 DTYPES = {"float": "float32", "int8": "int8", "ubinary": "binary", "binary": "binary"}
-KEY = re.compile(rb'"\s*:')  # the end of a key, or what looks so inside a string
 CODES = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter"}
 TOKEN_IDS = (
     "token ids of another model's tokenizer would give wrong embeddings unseen; send strings (LangChain: "
@@ -109,15 +108,12 @@ class RequestReader:
     def read(self, body: bytes | bytearray) -> EmbeddingRequest:
         """Raises Refusal for what is not JSON in UTF-8, and for keys and values that are not understood."""
         try:
-            value = orjson.loads(body)
-            if isinstance(value, dict) and len(KEY.findall(body)) != len(value):
-                _check_once(body)
-            request = self.kind.model_validate(value)
-        except orjson.JSONDecodeError as error:
-            message = f"body: not JSON ({error}); send JSON in UTF-8"
-            raise Refusal(400, message, None, "invalid_json") from None
+            request = self.kind.model_validate(json.loads(body, object_pairs_hook=distinct))
         except ValidationError as error:
             raise _refusal(error.errors(include_url=False)[0]) from None
+        except (ValueError, RecursionError) as error:
+            message = f"body: not JSON ({error}); send JSON in UTF-8"
+            raise Refusal(400, message, None, "invalid_json") from None
         self.check_model(request.model)
         if request.encoding_format == "base64" and request.dtype != "float":
             # which clients, as openai's, read as float32
@@ -144,19 +140,6 @@ class RequestReader:
         if model not in (None, *self.names, *(f"{name}:{precision}" for name in self.names)):
             message = f"model: no {shown(model)} here; this server has {', '.join(self.names)}"
             raise Refusal(404, message, "model", "model_not_found")
-
-
-def _check_once(body: bytes | bytearray) -> None:
-    """Raises Refusal where a key stands twice in one object, and would hide the other."""
-
-    def once(items: list[tuple[str, Any]]) -> None:
-        twice = [key for key, count in Counter(key for key, _ in items).items() if count > 1]
-        if twice:
-            message = f"{shown(twice[0])}: there twice; send it once"
-            raise Refusal(400, message, twice[0], "invalid_json")
-
-    with suppress(RecursionError):  # no object that is known here is nested
-        json.loads(body, object_pairs_hook=once)
 
 
 def _refusal(problem: Any) -> Refusal:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
 from torch import nn
 
-from edgedistill.errors import UserError
 from edgedistill.files import Json
+from edgedistill.runtime.manifest import validated
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import bert, bilstm, recurrent, static
 from edgedistill.students.kind import Kind
@@ -25,11 +24,7 @@ KINDS: dict[str, Kind] = {
 def checked(shape: Json, place: str) -> Json:
     """A shape of one of KINDS without the keys that are left out. Raises UserError for a field that no
     training writes; `place` is the file."""
-    try:
-        read = KINDS[shape["kind"]].fields.model_validate(shape)
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, line['loc']))}: {line['msg']}" for line in error.errors()[:20]]
-        raise UserError(*(f"{place}: student.{ascii(line)[1:-1]}; {GET_AGAIN}" for line in lines)) from None
+    read = validated(KINDS[shape["kind"]].fields, shape, f"{place}: student.", GET_AGAIN)
     shape = read.model_dump(mode="json", exclude_unset=True)
     return {**shape, "config": read.config.model_dump()} if hasattr(read, "config") else shape
 

@@ -22,13 +22,6 @@ ELSEWHERE = "embed with sentence-transformers, and give the file as teacher.embe
 INSTALL = "install what it names, or give a model that opens without"
 TEACH = "a bundle is a graph, so teach a student with it instead (edgedistill train)"
 DOWNLOAD = "download the whole model again"
-CHAIN = (
-    "Transformer",
-    "Pooling",
-    "Dense",
-    "Normalize",
-    "Dropout",
-)  # sentence-transformers' modules that are read here
 WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -84,7 +77,7 @@ MODEL_SETTINGS_FILE = "config_sentence_transformers.json"
 
 
 class Module(NamedTuple):
-    """One module: its name, its kind, one of CHAIN, its folder and its settings."""
+    """One module: its name, its kind, its folder and its settings."""
 
     name: str
     kind: str
@@ -188,7 +181,6 @@ def read(folder: Path) -> ModelFolder:
     if not (transformer / "config.json").exists():
         raise UserError(f"{folder}: no config.json, so not a model folder; give the folder that holds it")
     options, settings = _settings(folder, transformer) if modules else ({}, {})
-    _check_shards(transformer)
     unread = _unread(TRANSFORMER_FILES[0], options, "token_embeddings")
     unread += _unread(MODEL_SETTINGS_FILE, settings)
     for module in modules[1:]:
@@ -284,8 +276,6 @@ def _modules(folder: Path) -> list[Module]:
             fact = f"has a path outside the model's folder ({path!r})"
         elif not library.startswith("sentence_transformers."):
             fact = f"is of another library ({library}), whose code does not run here"
-        elif kind not in CHAIN or (number == 0) != (kind == "Transformer"):
-            fact = f"is {kind}; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind"
         if fact:
             raise UserError(f"{place}: module {number} {fact}; {ELSEWHERE}")
         modules.append(Module(str(entry.get("name", number)), kind, folder / path))
@@ -293,8 +283,8 @@ def _modules(folder: Path) -> list[Module]:
     order = " ".join(kind for kind in kinds if kind != "Dropout")
     if not re.fullmatch("Transformer( Pooling( Dense)*( Normalize)*)?", order):
         raise UserError(
-            f"{place}: the modules {', '.join(kinds[1:])} in this order; supported is one Pooling, then "
-            f"Dense, then Normalize; {ELSEWHERE}"
+            f"{place}: the modules {', '.join(kinds)} in this order; supported are a Transformer, one "
+            f"Pooling, then Dense, then Normalize, and Dropout anywhere; {ELSEWHERE}"
         )
     # the settings of the transformer stand in other files
     return modules[:1] + [module._replace(config=_module_settings(module)) for module in modules[1:]]
@@ -370,15 +360,3 @@ def _config(transformer: Path) -> Json:
                 "text; set it to original_full"
             )
         return config
-
-
-def _check_shards(transformer: Path) -> None:
-    """Raise UserError for an index of weights that names a file outside its folder."""
-    for place in (transformer / name for name in WEIGHTS if name.endswith(".index.json")):
-        shards = _object(place).get("weight_map", {})
-        names = shards.values() if isinstance(shards, dict) else [shards]
-        for shard in set(map(str, names)):
-            if files.leaves_folder(shard):
-                raise UserError(
-                    f"{place}: names a path outside the model's folder ({shard!r}); correct the path"
-                )

@@ -21,12 +21,11 @@ from edgedistill.teacher.precomputed_embeddings import PrecomputedEmbeddings
 AnyTeacher = TeacherEncoder | PrecomputedEmbeddings
 
 
-def open_teacher(spec: recipe.Teacher, session: Session, place: str = "teacher") -> AnyTeacher:
-    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. The recipe's
-    section that names it is `place`."""
+def open_teacher(spec: recipe.Teacher, session: Session) -> AnyTeacher:
+    """A teacher model (possibly a finished run), or the file of its precomputed embeddings."""
     if spec.embeddings is not None:
         return PrecomputedEmbeddings(spec, session.data)
-    return assistant.open_assistant(spec, place, session)
+    return assistant.open_assistant(spec, "teacher", session)
 
 
 class Embedder:

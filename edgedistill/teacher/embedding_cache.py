@@ -25,7 +25,6 @@ from edgedistill.data.cached_folder import RECORD, intact, mapped, written
 from edgedistill.data.corpus import Corpus, CorpusPass
 from edgedistill.errors import UserError, quote, require
 from edgedistill.files import Json
-from edgedistill.runtime.similarity import not_finite
 from edgedistill.session import QUIET, Session, silent
 
 FORMAT = 2  # part of every key: raise it when the cached files change
@@ -77,12 +76,6 @@ class CachedEmbeddings:
         for shard in np.unique(shards):
             here = shards == shard
             out[here] = self.parts[shard][rows[here] - shard * self.shard]
-        if (at := not_finite(out)) is not None:
-            row = int(rows[at])
-            raise UserError(
-                f"{self.folder}: the embedding of text {row + 1:,} is not finite; delete that folder, it is "
-                "made again"
-            )
         return out
 
 

@@ -31,11 +31,12 @@ class Selection:
         self.prepared = student
         self.suite = scoring.suite(spec.suite, data)
         self.file = folder / "best.safetensors"
-        self.start_stage()
+        self.best: Json = {"stage": None}
+        self.misses = 0
 
-    def start_stage(self, student: nn.Module | None = None) -> None:
+    def start_stage(self, student: nn.Module) -> None:
         """Forget the scores of the stage before: only a stage's own weights compete."""
-        self.best: Json = {"suite": self.spec.suite, "score": LOWEST, "stage": None, "step": 0}
+        self.best = {"suite": self.spec.suite, "score": LOWEST, "stage": None, "step": 0}
         self.misses = 0
 
     def score(self, module: TrainedModule) -> float:

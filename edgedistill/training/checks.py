@@ -72,10 +72,15 @@ def check_device(spec: Recipe, device: str) -> None:
 
 def check_objectives(spec: Recipe, student: PreparedStudent, models: Models) -> None:
     """Raise UserError where a stage's objective cannot compare the student's embeddings with its targets, or
-    cannot truncate them."""
+    cannot truncate them; and where its optimizer is for layers that the student does not have."""
     target_dims = spec.targets.dims if spec.targets else models.teacher.dims
     for stage in distillation_stages(spec):
         place = f"{stage.place}.objective"
+        if stage.spec.optimizer == "muon" and student.shape["kind"] == "static":
+            raise UserError(
+                f"{stage.place}.optimizer: muon optimizes the matrices of layers, and a static student has "
+                "none; leave it out"
+            )
         match = stage.spec.match or Match()
         dims = models.taught.dims if match.of == "assistant" else target_dims
         width = kinds.dims(student.module)

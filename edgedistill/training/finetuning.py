@@ -49,15 +49,14 @@ class LabelledStage:
     """A fine-tuning stage and what it names, opened; its `attempts` are the stage at each of its learning
     rates.
 
-    It starts from the student of the run `start`, and the run `teacher` labels its rows, where it names them.
-    The tagger gives the parts of speech for its transfer set, where it has one. It trains on so many rows;
-    with a transfer set, that is the most there can be.
+    The run `teacher` labels its rows, where it names one. The tagger gives the parts of speech for its
+    transfer set, where it has one. It trains on so many rows; with a transfer set, that is the most there can
+    be.
     """
 
     spec: Finetune
     attempts: list[NumberedStage]
     task: LabelledTask
-    start: Run | None
     teacher: Run | None
     tagger: labelled_tasks.Tagger | None
     rows: int
@@ -84,11 +83,10 @@ class LabelledStage:
 
 
 def open_stage(spec: Recipe, section: Finetune, session: Session) -> LabelledStage:
-    """Raises UserError where something that the stage names is missing or does not fit: rows, a start, the
-    task's teacher, a tagger, a batch."""
+    """Raises UserError where something that the stage names is missing or does not fit: rows, the task's
+    teacher, a tagger, a batch."""
     number = len(spec.stages) - 1
     place = f"stages[{number}]"
-    start = _open_start(spec, Path(section.start), f"{place}.start") if section.start is not None else None
     measured = set[int]() if spec.rows is None else TrainingSources.of_recipe(spec, session).held_out_texts
     rows_place = f"{place}.rows"
     task = labelled_tasks.open_task(section.rows, session, spec.seed, section.fraction, rows_place, measured)
@@ -100,23 +98,13 @@ def open_stage(spec: Recipe, section: Finetune, session: Session) -> LabelledSta
     if section.augment is not None:
         tagger = labelled_tasks.tagger(section.augment, f"{place}.augment")
         rows = labelled_tasks.most_rows(section.augment, task.train)
-    _check_batch(section.batch, rows, place)
+    if section.batch > rows:
+        raise UserError(f"{place}.batch: {section.batch:,} of a task of {rows:,} training rows; lower it")
     seed = stage_seed(spec.seed, number)
     key = "learning_rates" if section.learning_rates else "learning_rate"
     stages = [section.attempt(rate, len(task.labels)) for rate in section.rates]
     attempts = [NumberedStage(stage, number, seed, at, key) for at, stage in enumerate(stages)]
-    return LabelledStage(section, attempts, task, start, teacher, tagger, rows)
-
-
-def _open_start(spec: Recipe, folder: Path, place: str) -> Run:
-    """The finished run whose student the recipe starts from. Raises UserError where that student is not the
-    recipe's."""
-    opened = run.open_run(folder, place)
-    if opened.recipe.student != spec.student:
-        raise UserError(
-            f"{folder}: its student is not this recipe's; give both the same `student`, or another start"
-        )
-    return opened
+    return LabelledStage(section, attempts, task, teacher, tagger, rows)
 
 
 def _open_teacher(spec: TaskTeacher, task: LabelledTask, place: str) -> Run:
@@ -135,11 +123,6 @@ def _open_teacher(spec: TaskTeacher, task: LabelledTask, place: str) -> Run:
             "of this task"
         )
     return opened
-
-
-def _check_batch(batch: int, rows: int, place: str) -> None:
-    if batch > rows:
-        raise UserError(f"{place}.batch: {batch:,} of a task of {rows:,} training rows; lower it")
 
 
 def mask_token(labelled: LabelledStage, tokenizer: PreTrainedTokenizerBase) -> str:
@@ -194,50 +177,27 @@ class LabelSelection(Selection):
         labelled: LabelledStage,
         rows: int,
         dev: Split,
-        inputs: str,
-        before: Selection | None,
         running: RunInProgress,
     ) -> None:
-        """For so many training rows; `inputs` is the key of what is read. `before` is the selection of the
-        stages before, whose result is kept with this one's."""
+        """For so many training rows."""
         spec = labelled.spec
+        self.labelled = labelled
+        self.rows = rows
         self.dev = dev
-        self.before = before
-        self.running = running
+        self.device = running.accelerator.device
         every = min(steps(spec, rows), spec.every or max(1, rows // spec.batch))
         self.spec = Select(suite=f"dev {spec.metric}", every=every, patience=spec.patience)
         self.metric = spec.metric
         self.rates = {stage.spec.name: stage.spec.learning_rate for stage in labelled.attempts}
         self.file = running.folder / "best.classifier.safetensors"
         self.initial = running.folder / "initial.safetensors"
-        self.best = {"score": LOWEST, "inputs": inputs, "of_rates": {}}
+        self.best = {"score": LOWEST, "of_rates": {}}
         self.misses = 0
 
-    def resume(self, number: int, running: RunInProgress, done: int) -> tuple[RunInProgress, int]:
-        """Take over what a killed run had measured. Where its rows have changed since, all learning rates are
-        tried again, from the stage `number` on. Returns the run and how many stages are done."""
-        state = running.resumed.state if running.resumed is not None else {}
-        best = (state.get("selection") or {}).get("best", {})
-        if "of_rates" not in best:
-            return running, done
-        if self.before is not None:
-            self.before.best = best["before"]
-        if best["inputs"] == self.best["inputs"]:
-            self.best = best
-            return running, done
-        running.metrics.truncate(best["metrics_bytes"])
-        running.metrics.stages = best["stages"]
-        return replace(running, resumed=None), number
-
-    def start_stage(self, student: nn.Module | None = None) -> None:
+    def start_stage(self, student: nn.Module) -> None:
         """Give the student the weights that every learning rate starts from: those it has at the first."""
         self.misses = 0
-        if student is None:
-            return
         if not self.initial.exists():
-            metrics = self.running.metrics
-            self.best |= {"metrics_bytes": metrics.size(), "stages": list(metrics.stages)}
-            self.best["before"] = None if self.before is None else self.before.best
             with new_file(self.initial) as temporary:
                 run.save_weights(student.state_dict(), temporary)
         student.load_state_dict(load_file(self.initial))
@@ -250,7 +210,7 @@ class LabelSelection(Selection):
             texts = zip(columns[::2], columns[1::2], strict=True)
             return head.logits(*(module.student(ids, mask) for ids, mask in texts))
 
-        self.scores = self.dev.scores(classify, self.running.accelerator.device)
+        self.scores = self.dev.scores(classify, self.device)
         return self.scores[self.metric]
 
     def keep(self, module: TrainedModule, score: float, stage: str, step: int) -> None:
@@ -270,31 +230,21 @@ class LabelSelection(Selection):
         weights = load_file(self.file)
         return {name.removeprefix(part): value for name, value in weights.items() if name.startswith(part)}
 
-
-@dataclass(frozen=True)
-class Finetuning:
-    """A fine-tuning stage with its rows in batches, and what selects its weights."""
-
-    labelled: LabelledStage
-    batches: Batches
-    selection: LabelSelection
-
     def finish(self, student: PreparedStudent, running: RunInProgress) -> Json:
         """Write the files that make a run a classifier's. Returns the entries `parameters` and `task` of
         run.json. The test split is measured here, once, and nowhere else."""
         labelled = self.labelled
-        task = self.labelled.task
-        best = self.selection.best
+        task = labelled.task
+        best = self.best
         module = labelled.new_classifier(student.module)
-        module.load_state_dict(self.selection.weights("objective."), strict=False)
+        module.load_state_dict(self.weights("objective."), strict=False)
         _write_classifier(running.folder, module, task.labels)
         splits = {"train": task.train, "dev": task.dev}
         measured = {"dev": best["dev"], "test": None}
         if task.test is not None:
-            device = running.accelerator.device
             splits["test"] = task.test
             test = Split.of(task.test, student, running.session)
-            measured["test"] = test.scores(module.to(device).eval(), device)
+            measured["test"] = test.scores(module.to(self.device).eval(), self.device)
         for name, scores in measured.items():
             if scores is not None:
                 running.session.log(f"{name}: accuracy {scores['accuracy']:.4f}, F1 {scores['f1']:.4f}")
@@ -305,7 +255,7 @@ class Finetuning:
             "rows": {
                 name: {"rows": len(split), "labels": split.label_counts} for name, split in splits.items()
             },
-            "augmented": self.batches.rows - len(task.train),
+            "augmented": self.rows - len(task.train),
             "measure": labelled.spec.metric,
             "chosen": {key: best[key] for key in ("rate", "step")},
             "tried": [{"rate": rate, "steps": stage["steps"], "dev": dev} for rate, stage, dev in tried],
@@ -316,8 +266,8 @@ class Finetuning:
 
 
 def prepared(
-    labelled: LabelledStage, student: PreparedStudent, before: Selection | None, running: RunInProgress
-) -> Finetuning:
+    labelled: LabelledStage, student: PreparedStudent, running: RunInProgress
+) -> tuple[Batches, LabelSelection]:
     """The stage with its rows, and with `augment` those of the transfer set; the task's teacher labels them
     where it has not yet."""
     spec = labelled.spec
@@ -330,25 +280,20 @@ def prepared(
         place = f"{first.place}.augment"
         rows = labelled_tasks.augmented(spec.augment, rows, mask, first.seed, labelled.tagger, session, place)
     targets = StageTargets(labels=rows.labels)
-    hashes = None
     if labelled.teacher is not None:
-        hashes = run_hashes(labelled.teacher)
-        taught = _teacher_logits(labelled.teacher, hashes, rows, f"{first.place}.teacher", running)
+        taught = _teacher_logits(labelled.teacher, rows, f"{first.place}.teacher", running)
         labels = np.concatenate([rows.labels, taught[len(rows.labels) :].argmax(1)])
         targets = StageTargets(labels=labels, logits=taught)
     whole = batches.of_stage(first, rows, student.limited_tokenizer, session)
-    _check_batch(spec.batch, whole.rows, first.place)
-    inputs = cache_key(train=rows.fingerprint, dev=task.dev.fingerprint, teacher=hashes)
     dev = Split.of(task.dev, student, session)
-    selection = LabelSelection(labelled, whole.rows, dev, inputs, before, running)
-    return Finetuning(labelled, replace(whole, targets=targets), selection)
+    selection = LabelSelection(labelled, whole.rows, dev, running)
+    running.selections.append(selection)
+    return replace(whole, targets=targets), selection
 
 
-def _teacher_logits(
-    teacher: Run, hashes: dict[str, str], rows: Rows, place: str, running: RunInProgress
-) -> ndarray:
+def _teacher_logits(teacher: Run, rows: Rows, place: str, running: RunInProgress) -> ndarray:
     """The logits (n, C) of a task's teacher, kept beside the checkpoints."""
-    key = cache_key(run=hashes, rows=rows.fingerprint)
+    key = cache_key(run=run_hashes(teacher), rows=rows.fingerprint)
     kept = running.folder / checkpoint.FOLDER / f"logits-{key}.npy"
     if not kept.exists():
         session = running.session

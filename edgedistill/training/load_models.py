@@ -59,7 +59,7 @@ def open_models(spec: Recipe, session: Session) -> Models:
         lambda: None if named is None else assistants.open_assistant(named, session=session)
     )
     weights = problems.tried(lambda: open_weights(spec.student))
-    finished = problems.tried(lambda: finished_student.find(spec, spec.finished) if spec.finished else None)
+    finished = problems.tried(lambda: finished_student.find(spec.finished) if spec.finished else None)
     scorers = {}
     for place, scorer in _scorers(spec).items():
         with problems.collect():

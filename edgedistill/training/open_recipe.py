@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from edgedistill import run
 from edgedistill.data.rows import Rows
 from edgedistill.errors import Problems
 from edgedistill.recipe import Recipe
@@ -24,7 +23,7 @@ from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training import checkpoint, checks, finetuning
-from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
+from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import stage_targets
 from edgedistill.training.load_models import Models, open_models, with_weights
@@ -37,13 +36,12 @@ LARGEST_HELD_OUT_SHARE = 1 / 3  # of the texts; a larger one is probably a mista
 class Sources:
     """A recipe, its models and its texts.
 
-    `models` is None where the student comes from another run, as that of a classifier may, `texts` where
-    training reads no corpus. `stages` says for every distillation stage which tuples it reads, if any, and
-    how many rows it trains on.
+    `texts` is None where training reads no corpus. `stages` says for every distillation stage which tuples it
+    reads, if any, and how many rows it trains on.
     """
 
     spec: Recipe
-    models: Models | None
+    models: Models
     texts: Rows | None
     stages: list[checks.StageRows]
 
@@ -83,13 +81,8 @@ def open_recipe(spec: Recipe, session: Session, folder: Path | None = None) -> O
     student: PreparedStudent
     with problems.collect():
         checks.check_languages(spec)
-    if spec.finetuning is not None:
-        with problems.collect():
-            labelled = finetuning.open_stage(spec, spec.finetuning, session)
-        if labelled is not None and labelled.start is not None:
-            return _started(spec, labelled, labelled.start, folder)
-        if spec.finetuning.start is not None:
-            problems.raise_any()
+    if (section := spec.finetuning) is not None:
+        labelled = problems.tried(lambda: finetuning.open_stage(spec, section, session))
     sources = _sources(spec, session, problems)
     models = sources.models
     texts = sources.texts
@@ -107,16 +100,6 @@ def open_recipe(spec: Recipe, session: Session, folder: Path | None = None) -> O
     return Opened(spec, models, texts, sources.stages, student, labelled)
 
 
-def _started(spec: Recipe, labelled: finetuning.LabelledStage, start: run.Run, folder: Path | None) -> Opened:
-    """A recipe that only fine-tunes the student of another run."""
-    whole = start.model_folder if start.kind == "teacher" else None
-    earlier = finished_student.earlier(start)
-    student = replace(PreparedStudent.of(start), earlier=earlier, model_folder=whole)
-    finetuning.mask_token(labelled, student.tokenizer)  # raises
-    student_tokenizer.keep(student.tokenizer, folder)
-    return Opened(spec, None, None, [], student, labelled)
-
-
 def open_sources(spec: Recipe, session: Session) -> Sources:
     """Open what a recipe's teachers embed, without a student. Raises UserError as `open_recipe`."""
     problems = Problems()
@@ -127,21 +110,17 @@ def open_sources(spec: Recipe, session: Session) -> Sources:
 
 def _sources(spec: Recipe, session: Session, problems: Problems) -> Sources:
     """Models and texts; what has a problem is left out."""
-    models = None
-    sources = None
     texts = None
     stages = []
     with problems.collect():
         checks.check_device(spec, session.device)
-    with problems.collect():
-        models = open_models(spec, session)
-    with problems.collect():
-        if spec.reads_rows:
+    models = problems.tried(lambda: open_models(spec, session))
+    if spec.reads_rows:
+        with problems.collect():
             sources = TrainingSources.of_recipe(spec, session)
             texts = sources.texts
-    if models is not None and sources is not None and texts is not None:
-        with problems.collect():
-            stages = checks.stage_rows(spec, sources, models)
+        if models is not None and texts is not None:
+            stages = problems.tried(lambda: checks.stage_rows(spec, sources, models))
     return Sources(spec, models, texts, stages)
 
 

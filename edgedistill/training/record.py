@@ -1,5 +1,5 @@
 """What a run records: metrics.jsonl and the progress bar, its folder, run.json, and of its teachers names,
-revisions, licences, weights, and the hashes that a resumed run must find again."""
+revisions, licences and weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from edgedistill import files, recipe, resolve, run
 from edgedistill.data.rows import Rows
-from edgedistill.errors import UserError
 from edgedistill.files import Json
 from edgedistill.session import Log
 from edgedistill.students import kinds
@@ -25,7 +24,6 @@ from edgedistill.teacher.precomputed_embeddings import PrecomputedEmbeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.load_models import Models, named_teachers
 
-TEACHERS = "teachers.json"  # in the folder of the unfinished run
 LONGEST_LICENCE = 120  # characters
 
 
@@ -109,23 +107,6 @@ def provenance(student: PreparedStudent, texts: Rows | None, started: float) -> 
     if student.earlier:
         entries["earlier"] = list(student.earlier)
     return entries
-
-
-def keep_teachers(spec: recipe.Recipe, models: Models, partial: Path) -> list[Json]:
-    """Write `teachers` into the unfinished run, and return them. Raises UserError where a resumed run finds
-    another teacher than it was started with."""
-    path = partial / TEACHERS
-    now = teachers(spec, models)
-    before = files.read_json(path) if path.exists() else now  # of the same recipe, so in the same order
-    for was, teacher in zip(before, now, strict=True):
-        if was["sha256"] != teacher["sha256"]:
-            raise UserError(
-                f"{partial}: {teacher['name']} has changed since this run was started, and a part of "
-                "it has learned from the former; restore the model's files, or delete the unfinished "
-                "run"
-            )
-    files.write_json(path, now)
-    return now
 
 
 def teachers(spec: recipe.Recipe, models: Models) -> list[Json]:

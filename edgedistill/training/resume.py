@@ -1,8 +1,9 @@
 """Where a killed run resumes: which folder it goes on in.
 
 Finished (`finished`): the run folder is there, and nothing is trained. Unfinished (`unfinished`):
-NAME.partial is there, of the same recipe. Then its newest checkpoint, see checkpoint.py, says how many stages
-are done (`stage_in_progress.stages_done`), and where the next one goes on (`StageInProgress`).
+NAME.partial is there, of the same recipe, and reads the same (`check_inputs`). Then its newest checkpoint,
+see checkpoint.py, says how many stages are done (`stage_in_progress.stages_done`), and where the next one
+goes on (`StageInProgress`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from edgedistill import files, recipe, resolve, run
 from edgedistill.errors import UserError
 from edgedistill.files import Json
 from edgedistill.session import Session
+from edgedistill.teacher.assistant import run_hashes
+from edgedistill.training.open_recipe import Opened
 from edgedistill.training.processes import ALONE, Processes
+
+INPUTS = "inputs.json"  # in the folder of the unfinished run
 
 
 def finished(spec: recipe.Recipe, out: Path, session: Session) -> Json:
@@ -60,6 +65,29 @@ def unfinished(spec: recipe.Recipe, out: Path, resume: bool, processes: Processe
             if not (partial / "checkpoints").exists():
                 shutil.rmtree(partial, ignore_errors=True)
             raise
+
+
+def check_inputs(opened: Opened, taught: Json, partial: Path) -> None:
+    """Write the hashes of rows and teachers into the unfinished run. Raises UserError where a resumed run
+    finds others than it was started with."""
+    path = partial / INPUTS
+    now = [[teacher["name"], teacher["sha256"]] for teacher in taught.get("teachers", [])]
+    rows = [opened.texts, *(stage.rows for stage in opened.stages)]
+    if opened.labelled is not None:
+        rows += [opened.labelled.task.train, opened.labelled.task.dev]
+        if (teacher := opened.labelled.teacher) is not None:
+            now.append([str(teacher.folder), files.cache_key(**run_hashes(teacher))])
+    now.append(
+        ["what its rows hold", files.cache_key(rows=[each.fingerprint for each in rows if each is not None])]
+    )
+    before = files.read_json(path) if path.exists() else now  # of the same recipe, so in the same order
+    for was, (name, sha256) in zip(before, now, strict=True):
+        if was[1] != sha256:
+            raise UserError(
+                f"{partial}: {name} has changed since this run was started, and a part of it has learned "
+                "from the former; restore the files, or delete the unfinished run"
+            )
+    files.write_json(path, now)
 
 
 def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +52,16 @@ LOG_SECONDS = 30.0  # between two log lines, where there is no progress bar
 class RunInProgress:
     """A run while it trains: what every stage works with besides its data and its student.
 
-    `folder` is that of the unfinished run (NAME.partial), `resumed` its newest checkpoint, if it had one. At
-    the step `pause_at` of a distillation stage the run pauses, with `Paused`; with None it does not.
+    `folder` is that of the unfinished run (NAME.partial), `resumed` its newest checkpoint, if it had one.
+    `selections` are what selects the weights of stages, in their order.
     """
 
     folder: Path
     accelerator: Accelerator
     session: Session
     metrics: MetricsLog
-    pause_at: int | None = None
     resumed: Checkpoint | None = None
+    selections: list[Selection] = field(default_factory=list)
 
     def save(self, state: Checkpoint) -> None:
         """Write a checkpoint, in the first process."""
@@ -70,18 +70,7 @@ class RunInProgress:
             checkpoint.save(self.folder, state)
 
 
-class Paused(Exception):
-    """Raised where a run was to pause: its checkpoint is written, and resuming it goes on from there.
-
-    `student` is the student as it is now.
-    """
-
-    def __init__(self, student: PreparedStudent) -> None:
-        self.student = student
-        super().__init__("paused")
-
-
-def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selection | None) -> int:
+def stages_done(student: PreparedStudent, run: RunInProgress) -> int:
     """How many stages a killed run had finished; the student is given the weights that the last of them has
     handed over."""
     resumed = run.resumed
@@ -92,8 +81,7 @@ def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selecti
     run.metrics.truncate(resumed.state["metrics_bytes"])
     if "handed_over" in resumed.tensors:
         student.module.load_state_dict(resumed.tensors["handed_over"])
-    best = (resumed.state["selection"] or {}).get("best", {})
-    if selection is not None and "suite" in best:
+    for selection, best in zip(run.selections, resumed.state["selected"], strict=True):
         selection.best = best
     return int(resumed.state["stage"])
 
@@ -150,12 +138,13 @@ class StageInProgress:
             bare: Any = self.student
             bare.model.embeddings.requires_grad_(True)
         self.optimizers = optimizers(self.module, self.spec, self.device.type)
-        self.initial = copy.deepcopy(self.student.state_dict()) if self.spec.initial_share else {}
-        if selection is not None:
-            selection.start_stage(self.student)
+        reads_initial = self.spec.initial_share or self.spec.rehearsal
+        self.initial = copy.deepcopy(self.student.state_dict()) if reads_initial else {}
         resumed = run.resumed
         if resumed is not None and resumed.state["stage"] == self.number and "module" in resumed.tensors:
             self._restore(resumed)
+        elif selection is not None:
+            selection.start_stage(self.student)
         self.processes.copy_first(self.module)
         use_plain_attention(self.student, run.accelerator)
         self.module.train()
@@ -186,8 +175,7 @@ class StageInProgress:
         self.module.load_state_dict(tensors["module"])
         checkpoint.load_optimizer(self.optimizers, tensors.get("optimizer", {}))
         if self.selection:
-            self.selection.best = state["selection"]["best"]
-            self.selection.misses = state["selection"]["misses"]
+            self.selection.misses = state["misses"]
         self.step = state["step"]
         self.metrics.stages = state["stages"]
         self._began = time.monotonic() - state.get("seconds", 0.0)
@@ -236,13 +224,6 @@ class StageInProgress:
             passed = (time.monotonic() - self._began) / 60 / self.spec.minutes
             share = max(share, self.processes.of_first(passed))
         return min(1.0, share)
-
-    def pause_where_asked(self) -> None:
-        """At the run's `pause_at`: write a checkpoint and raise Paused."""
-        if self.run.pause_at is not None and self.step >= self.run.pause_at:
-            self._save()
-            self.student.eval()
-            raise Paused(self.prepared)
 
     def follow(self, loss: float) -> None:
         """What is done after a step with its loss: measure and select, log, write a checkpoint; `ended` is
@@ -307,14 +288,16 @@ class StageInProgress:
             "optimizer": checkpoint.optimizer_state(self.optimizers),
             "random": checkpoint.random_state(),
         }
+        if self.initial:
+            tensors["handed_over"] = self.initial
         self.run.save(Checkpoint(self._state(self.number, self.step), tensors))
 
     def _state(self, stage: int, step: int) -> Json:
-        selection = self.selection
         return {
             "stage": stage,
             "step": step,
-            "selection": {"best": selection.best, "misses": selection.misses} if selection else None,
+            "selected": [selection.best for selection in self.run.selections],
+            "misses": self.selection.misses if self.selection else 0,
             "stages": self.metrics.stages,
             "metrics_bytes": self.metrics.size(),
             "seconds": time.monotonic() - self._began,

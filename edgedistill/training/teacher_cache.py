@@ -28,11 +28,10 @@ def passes(sources: Sources, session: Session) -> list[TeacherPass]:
     embedding layer, which costs next to nothing, and files of embeddings are left to `train`."""
     spec = sources.spec
     texts = sources.texts
-    models = sources.models
-    if texts is None or models is None:
+    if texts is None:
         return []
     sides = embedded(spec, texts, [stage.rows for stage in sources.stages])
-    needed = (side.pass_of(models, session) for side in sides if side.match.layer == "output")
+    needed = (side.pass_of(sources.models, session) for side in sides if side.match.layer == "output")
     return list({one.folder: one for one in needed if isinstance(one.teacher, TeacherEncoder)}.values())
 
 

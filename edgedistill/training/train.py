@@ -46,16 +46,14 @@ def train(
     out: Path,
     session: Session = QUIET,
     resume: bool = False,
-    pause_at: int | None = None,
 ) -> Json:
     """Train a recipe's student and write the run folder `out` atomically; until then the unfinished run is in
     `out`.partial.
 
-    With `resume` an unfinished run continues, and a finished run of the same recipe is left as it is. At the
-    step `pause_at` of its first distillation stage the run pauses, to be resumed later; the result is the
-    same as without the pause. Returns the content of run.json. Raises UserError where `out` exists, where the
-    run to resume is of another recipe, and for a recipe that does not fit its data. Raises Paused. Processes
-    that torchrun or accelerate launch has started train as one, see `processes`.
+    With `resume` an unfinished run continues, and a finished run of the same recipe is left as it is. Returns
+    the content of run.json. Raises UserError where `out` exists, where the run to resume is of another
+    recipe, and for a recipe that does not fit its data. Processes that torchrun or accelerate launch has
+    started train as one, see `processes`.
     """
     if resume and out.exists():
         return resuming.finished(spec, out, session)
@@ -83,8 +81,9 @@ def train(
                 work.run(share)
             distributed.barrier()
         taught: Json = {}
-        if opened.models is not None and (spec.distilling or spec.finetuning is None):
-            taught = {"teachers": record.keep_teachers(spec, opened.models, partial)}
+        if spec.distilling or spec.finetuning is None:
+            taught = {"teachers": record.teachers(spec, opened.models)}
+        resuming.check_inputs(opened, taught, partial)
         # The teacher embeds the texts, or its cache is read; its embeddings are reduced to targets, the texts
         # become tokens, and both are put into batches. What the student still lacks is fitted on them.
         with joined.first_alone(partial, resolve.unfinished_run(out)):
@@ -92,10 +91,11 @@ def train(
         with progress_bar(session.progress) as bar:
             metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
             resumed = checkpoint.newest(partial)
-            running = RunInProgress(partial, accelerator, session, metrics, pause_at, resumed)
+            running = RunInProgress(partial, accelerator, session, metrics, resumed)
             selection = None
             if spec.distilling and spec.select is not None:
                 selection = Selection(spec.select, student, session.data, partial)
+                running.selections.append(selection)
             # Again: the first session of onnxruntime in a process may have changed it.
             teachers.flush_denormals()
             ahead = [
@@ -103,15 +103,12 @@ def train(
             ]
             fine = None
             if opened.labelled is not None:
-                fine = finetuning.prepared(opened.labelled, student, selection, running)
-                ahead += [(attempt, fine.batches, fine.selection) for attempt in opened.labelled.attempts]
-            done = stages_done(student, running, selection)
-            if fine is not None:
-                running, done = fine.selection.resume(fine.labelled.number, running, done)
+                rows, fine = finetuning.prepared(opened.labelled, student, running)
+                ahead += [(attempt, rows, fine) for attempt in opened.labelled.attempts]
+            done = stages_done(student, running)
             for numbered, rows, selects in ahead[done:]:
                 stage = StageInProgress(numbered, student, rows, running, selects)
                 while not stage.ended:
-                    stage.pause_where_asked()
                     stage.follow(float(take_step(stage)))
                 stage.hand_over()
             selected = selection.selected if selection is not None else None

@@ -41,7 +41,7 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
     models = opened.models
     texts = opened.texts
     student = opened.student
-    if texts is None or models is None:
+    if texts is None:
         return student, []
     if not spec.student.trained:
         return _reduced_teacher(opened, models, texts, session, folder), []

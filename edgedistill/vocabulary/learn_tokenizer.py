@@ -1,11 +1,10 @@
-"""Learn a WordPiece or a Unigram tokenizer from corpora."""
+"""Learn a Unigram tokenizer from corpora."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import tokenizers
@@ -31,60 +30,6 @@ from edgedistill.session import QUIET, Session
 FORMAT = 1  # part of a cached tokenizer's key: raise it when what is learned changes
 CHUNK = 8_192  # texts read at a time
 MAX_TOKENS = 512  # the model_max_length of a learned Unigram tokenizer
-SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-
-
-def learn_wordpiece(
-    like: PreTrainedTokenizerBase, corpora: list[Corpus], vocabulary_size: int
-) -> PreTrainedTokenizerBase:
-    """A WordPiece tokenizer of at most `vocabulary_size` tokens for the corpora, with the normalization and
-    special tokens of `like`.
-
-    Raises UserError where `like` is no WordPiece tokenizer.
-    """
-    model = like.backend_tokenizer.model
-    if not isinstance(model, models.WordPiece):
-        kind = type(model).__name__
-        raise UserError(
-            f"student.vocabulary_size: learns WordPiece, the tokenizer is {kind}; leave it out, or give a "
-            "tokenizer"
-        )
-    names = {name: getattr(like, name) for name in SPECIAL}
-    special = [token for token in names.values() if token]
-    letters = sorted(token for token in _train_wordpiece(like, corpora, 0, special) if token.startswith("##"))
-    ids = _train_wordpiece(like, corpora, vocabulary_size, [*special, *letters])
-    learned = Tokenizer(models.WordPiece(ids, unk_token=like.unk_token))
-    backend = like.backend_tokenizer
-    learned.normalizer = backend.normalizer
-    learned.pre_tokenizer = backend.pre_tokenizer
-    learned.add_special_tokens(special)
-    cls = like.cls_token
-    sep = like.sep_token
-    learned.post_processor = processors.BertProcessing((sep, ids[sep]), (cls, ids[cls]))
-    learned.decoder = backend.decoder
-    return PreTrainedTokenizerFast(tokenizer_object=learned, model_max_length=like.model_max_length, **names)
-
-
-def _train_wordpiece(
-    like: PreTrainedTokenizerBase, corpora: list[Corpus], vocabulary_size: int, first: list[str]
-) -> dict[str, int]:
-    """Tokens and their ids, `first` before all others; a vocabulary size of 0 stops at single letters.
-
-    The trainer numbers letters inside words (##a) in the order of a hash that differs each time, and of pairs
-    that are equally frequent it merges those with the lowest ids: unless these letters come first, no two
-    trainings give the same tokens.
-    """
-    raw = Tokenizer(models.WordPiece(unk_token=like.unk_token))
-    backend = like.backend_tokenizer
-    raw.normalizer = backend.normalizer
-    raw.pre_tokenizer = backend.pre_tokenizer
-    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary_size, special_tokens=first, show_progress=False)
-    raw.train_from_iterator(
-        chain.from_iterable(corpus.chunks(CHUNK) for corpus in corpora),
-        trainer,
-        length=sum(map(len, corpora)),
-    )
-    return raw.get_vocab()
 
 
 def learn_unigram(

@@ -41,8 +41,8 @@ def trimmed(
 
     Always kept: added tokens, the unknown token, byte tokens, the characters of kept tokens, and whatever the
     tokenizer's model must still find to tokenize texts of kept tokens as before (see REQUIRED). Ids keep
-    their order. Raises UserError for a model other than WordPiece and Unigram, for an unknown or padding
-    token that the tokenizer lacks, and where there are no texts or no token is used often enough.
+    their order. Raises UserError for a model other than WordPiece and Unigram, and where there are no texts
+    or no token is used often enough.
     """
     data = json.loads(tokenizer.backend_tokenizer.to_str())
     model = data["model"]
@@ -50,8 +50,6 @@ def trimmed(
         fact = unknown_name("model to trim", model["type"], REQUIRED)
         raise UserError(f"tokenizer: {fact}; keep all of its tokens, or learn others")
     ids = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
-    special = set(_special_tokens(tokenizer).values())
-    unknown = _checked_unknown(model, ids, special)
     counts = _count(tokenizer.backend_tokenizer, chain.from_iterable(map(_training, corpora)))
     added = {token["content"] for token in data["added_tokens"]}
     without = added | set(filter(UNUSED.fullmatch, ids))
@@ -62,7 +60,8 @@ def trimmed(
             f"min_count: no token occurs {trim.min_count:,} times in the corpus; lower it, or add texts"
         )
     vocabulary = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
-    kept = REQUIRED[model["type"]](model, used) | added | special | unknown
+    special = added | set(_special_tokens(tokenizer).values()) | _unknown(model)
+    kept = REQUIRED[model["type"]](model, used) | special & ids.keys()
     if model.get("byte_fallback"):
         kept |= BYTES & vocabulary
     # the model's tokens in their old order, then added tokens that the model lacks: they always come last
@@ -136,21 +135,11 @@ def _count(backend: Tokenizer, texts: Iterable[str]) -> np.ndarray:
     return counts
 
 
-def _checked_unknown(model: Model, ids: dict[str, int], special: set[str]) -> set[str]:
-    """The unknown token, if there is one. Raises UserError where the vocabulary lacks it or a special
-    token."""
-    unknown = model.get("unk_token")
-    if model["type"] == "Unigram":
-        unknown = None if model.get("unk_id") is None else str(model["vocab"][model["unk_id"]][0])
-    if unknown not in ids and (unknown is not None or model["type"] == "WordPiece"):
-        raise UserError(
-            f"tokenizer: its unknown token {unknown!r} is not in its vocabulary; correct tokenizer.json"
-        )
-    for token in special - ids.keys():
-        raise UserError(
-            f"tokenizer: its special token {token!r} is not in its vocabulary; correct tokenizer_config.json"
-        )
-    return set() if unknown is None else {unknown}
+def _unknown(model: Model) -> set[str]:
+    """The unknown token, if there is one."""
+    if model["type"] == "WordPiece":
+        return {model["unk_token"]}
+    return set() if model.get("unk_id") is None else {str(model["vocab"][model["unk_id"]][0])}
 
 
 def _reduced(data: Json, kept: list[str], ids: dict[str, int]) -> Json:

@@ -56,7 +56,7 @@ async function main({ values, positionals }) {
   if (!values.check && !values.time) return embedLines(student, options);
   const found = { student: positionals[0], ...student.about };
   if (values.check) Object.assign(found, checked(student, found));
-  if (values.time) Object.assign(found, time(student, options.dims));
+  if (values.time) Object.assign(found, await time(student, options.dims));
   if (values.json) return print(JSON.stringify(found));
   if (values.check) await print(`${found.name}: OK, ${found.golden} golden texts match (worst ${found.worst.toFixed(5)}, at least ${found.least.toFixed(4)})`);
   if (values.time) await print(`${found.name}: a query of ${found.query_tokens} tokens ${found.p50_ms.toFixed(3)} ms (p50), ${found.p90_ms.toFixed(3)} ms (p90); ${found.rate_texts_s.toFixed(0)} texts/s of ${found.tokens_mean.toFixed(0)} tokens`);

@@ -290,16 +290,23 @@ static size_t ed_utf8(int32_t code, uint8_t *out) {
     return more + 1;
 }
 
-/* The row (first, last, value) of a table of ranges that holds a code point; NULL where none does. */
-static const uint8_t *ed_run(const ed_array *runs, int32_t code) {
-    size_t low = 0, high = runs->count;
+/* Of rows in the order of their first two numbers, the last one that is not behind a pair; NULL where all are. */
+static const uint8_t *ed_last(const ed_array *rows, int32_t first, int32_t second) {
+    size_t low = 0, high = rows->count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (ed_i32(runs->data + 12 * middle) <= code) low = middle + 1;
+        const uint8_t *row = rows->data + rows->each * middle;
+        int32_t a = ed_i32(row);
+        if (a < first || (a == first && ed_i32(row + 4) <= second)) low = middle + 1;
         else high = middle;
     }
-    const uint8_t *run = runs->data + 12 * low - 12;
-    return low && code <= ed_i32(run + 4) ? run : NULL;
+    return low ? rows->data + rows->each * (low - 1) : NULL;
+}
+
+/* The row (first, last, value) of a table of ranges that holds a code point; NULL where none does. */
+static const uint8_t *ed_run(const ed_array *runs, int32_t code) {
+    const uint8_t *run = ed_last(runs, code, INT32_MAX);
+    return run && code <= ed_i32(run + 4) ? run : NULL;
 }
 
 static int32_t ed_class(const ed_array *runs, int32_t code) {
@@ -404,34 +411,18 @@ static void ed_wordpiece(ed_tokens *t, int32_t code) {
 
 /* The canonical decomposition of a code point, behind `count` others: 1 to 4. `parts` are (character, its 1 to 4 parts, 0). */
 static size_t ed_decompose(const ed_student *s, int32_t code, int32_t *codes, size_t count) {
-    size_t low = 0, high = code < 0xC0 ? 0 : s->parts.count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        const uint8_t *row = s->parts.data + 20 * middle;
-        if (ed_i32(row) == code) {
-            for (size_t at = 1; at < 5 && ed_i32(row + 4 * at); at++) codes[count++] = ed_i32(row + 4 * at);
-            return count;
-        }
-        if (ed_i32(row) < code) low = middle + 1;
-        else high = middle;
-    }
-    return codes[count] = code, count + 1;
+    const uint8_t *row = code < 0xC0 ? NULL : ed_last(&s->parts, code, INT32_MAX);
+    if (!row || ed_i32(row) != code) return codes[count] = code, count + 1;
+    for (size_t at = 1; at < 5 && ed_i32(row + 4 * at); at++) codes[count++] = ed_i32(row + 4 * at);
+    return count;
 }
 
 /* What two code points compose to, 0 where they do not. `composed` are (first, second, both). */
 static int32_t ed_composed(const ed_student *s, int32_t first, int32_t second) {
     if (first >= 0x1100 && first < 0x1113 && second >= 0x1161 && second < 0x1176) return 0xAC00 + ((first - 0x1100) * 21 + second - 0x1161) * 28;
     if (first >= 0xAC00 && first < 0xD7A4 && (first - 0xAC00) % 28 == 0 && second > 0x11A7 && second < 0x11C3) return first + second - 0x11A7;
-    size_t low = 0, high = s->composed.count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        const uint8_t *pair = s->composed.data + 12 * middle;
-        int32_t a = ed_i32(pair), b = ed_i32(pair + 4);
-        if (a == first && b == second) return ed_i32(pair + 8);
-        if (a < first || (a == first && b < second)) low = middle + 1;
-        else high = middle;
-    }
-    return 0;
+    const uint8_t *pair = ed_last(&s->composed, first, second);
+    return pair && ed_i32(pair) == first && ed_i32(pair + 4) == second ? ed_i32(pair + 8) : 0;
 }
 
 /* Normalization form C in place: marks in the order of their classes, then composed with the last character of class 0. */
@@ -475,6 +466,13 @@ static const uint8_t *ed_replacement(const ed_student *s, const uint8_t *bytes, 
     return NULL;
 }
 
+static double ed_score(const ed_student *s, uint32_t token) {
+    double score;
+    float single;
+    if (s->scores.each == 8) return memcpy(&score, s->scores.data + 8 * (size_t)token, 8), score;
+    return memcpy(&single, s->scores.data + 4 * (size_t)token, 4), (double)single;
+}
+
 /* A piece ends: the tokens with the highest sum of scores; characters of no token in a row are one unknown token. */
 static void ed_end_piece(ed_tokens *t) {
     const ed_student *s = t->s;
@@ -503,11 +501,7 @@ static void ed_end_piece(ed_tokens *t) {
             else ed_begin(s, t->word[at], &low, &high);
             if (low == high) break;
             if (s->token[low].size != at + 1 - start) continue;
-            double score;
-            float single_score;
-            if (s->scores.each == 8) memcpy(&score, s->scores.data + 8 * (size_t)low, 8);
-            else memcpy(&single_score, s->scores.data + 4 * (size_t)low, 4), score = single_score;
-            score += t->score[start];
+            double score = t->score[start] + ed_score(s, low);
             if (t->by[at + 1] == none || score > t->score[at + 1]) t->score[at + 1] = score, t->from[at + 1] = (uint32_t)start, t->by[at + 1] = low;
             if (at + 1 == next) single = 1;
         }
@@ -834,13 +828,7 @@ static void ed_read_tokenizer(ed_reader *r, ed_student *s) {
     s->inside = 0, s->inside_end = (uint32_t)h->tokens;
     for (uint32_t i = 0; i < s->prefix.size; i++) ed_narrow(s, &s->inside, &s->inside_end, i, s->prefix.text[i]);
     double least = 0;
-    for (uint32_t i = 0; i < s->scores.count; i++) {
-        double score;
-        float single;
-        if (s->scores.each == 8) memcpy(&score, s->scores.data + 8 * (size_t)i, 8);
-        else memcpy(&single, s->scores.data + 4 * (size_t)i, 4), score = single;
-        least = i && least < score ? least : score;
-    }
+    for (uint32_t i = 0; i < s->scores.count; i++) least = i ? fmin(least, ed_score(s, i)) : ed_score(s, 0);
     s->unknown_score = least - 10;
 }
 
@@ -879,6 +867,9 @@ static size_t ed_read_layers(ed_reader *r, ed_student *s, size_t width) {
 static const char *ed_read(ed_student *s, ed_reader *r) {
     const uint32_t one = 1;
     ed_header *h = &s->h;
+#ifdef __wasm_relaxed_simd__
+    if (ed_signed() != 1 && ed_signed() != -1) return "this engine's relaxed SIMD is not as specified; hand over edgedistill.wasm";
+#endif
     if (*(const uint8_t *)&one != 1) return "a processor with its highest byte first; no file of a student can be read here";
     if ((uintptr_t)r->data % 4) return "data: not at a multiple of 4 bytes";
     if (r->size < 8 || memcmp(r->data, "edstudnt", 8)) return "not a student's file" ED_AGAIN;
@@ -1127,7 +1118,7 @@ ED_TARGET static void ED_(activate)(float *x, size_t size, int32_t activation) {
 }
 
 /* The one thing that instruction sets do in their own ways: sums over k columns of each of 4 rows, bytes a times signed bytes w,
-   a block of 16 rows at w and one at w2, into `out` (4, 32). a's bytes count as a − ED_SHIFT. No pair of products leaves 16 bits:
+   up to ED_STEP `rows` in blocks of 16 behind each other, into `out` (4, ED_STEP). a's bytes count as a − ED_SHIFT. No pair of products leaves 16 bits:
    the writer sees to that (edgedistill/quantization/int8.py). */
 #define ED_ROWS(DO) DO(0) DO(1) DO(2) DO(3)
 #if ED_KERNEL == ED_RELAXED
@@ -1137,19 +1128,24 @@ ED_TARGET static void ED_(activate)(float *x, size_t size, int32_t activation) {
 #endif
 
 #if ED_KERNEL == ED_AVX512VNNI
-ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *w, const int8_t *w2, int32_t *out) {
-#define ED_A(r, i) _mm512_set1_epi32(ed_i32(a + r * k + i))
-#define ED_ZERO(r) __m512i s##r = _mm512_setzero_si512(), t##r = s##r;
-#define ED_MORE(r) x = ED_A(r, i), s##r = _mm512_dpbusd_epi32(s##r, x, u), t##r = _mm512_dpbusd_epi32(t##r, x, v);
-#define ED_PUT(r) _mm512_storeu_si512(out + 32 * r, s##r), _mm512_storeu_si512(out + 32 * r + 16, t##r);
+#define ED_STEP 64
+ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *w, size_t rows, int32_t *out) {
+    /* 16 sums at a time hide the 5 cycles that one takes */
+    const int8_t *w1 = rows > 16 ? w + 16 * k : w, *w2 = rows > 32 ? w + 32 * k : w, *w3 = rows > 48 ? w + 48 * k : w;
+#define ED_ZERO(r) __m512i s##r = _mm512_setzero_si512(), t##r = s##r, u##r = s##r, v##r = s##r;
+#define ED_MORE(r) x = _mm512_set1_epi32(ed_i32(a + r * k + i)), s##r = _mm512_dpbusd_epi32(s##r, x, p), t##r = _mm512_dpbusd_epi32(t##r, x, q), \
+    u##r = _mm512_dpbusd_epi32(u##r, x, y), v##r = _mm512_dpbusd_epi32(v##r, x, z);
+#define ED_PUT(r) _mm512_storeu_si512(out + 64 * r, s##r), _mm512_storeu_si512(out + 64 * r + 16, t##r), \
+    _mm512_storeu_si512(out + 64 * r + 32, u##r), _mm512_storeu_si512(out + 64 * r + 48, v##r);
     ED_ROWS(ED_ZERO)
-    for (size_t i = 0; i < k; i += 4, w += 64, w2 += 64) {
-        __m512i u = _mm512_loadu_si512(w), v = _mm512_loadu_si512(w2), x;
+    for (size_t i = 0; i < k; i += 4) {
+        __m512i p = _mm512_loadu_si512(w + 16 * i), q = _mm512_loadu_si512(w1 + 16 * i), y = _mm512_loadu_si512(w2 + 16 * i), z = _mm512_loadu_si512(w3 + 16 * i), x;
         ED_ROWS(ED_MORE)
     }
     ED_ROWS(ED_PUT)
 }
 #else
+#define ED_STEP 32
 #if ED_KERNEL == ED_128_BITS
 #ifdef __wasm_simd128__
 typedef v128_t ED_(v128);
@@ -1266,8 +1262,9 @@ ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_
 #endif
 }
 
-ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *w, const int8_t *w2, int32_t *out) {
-    ED_(dot_16)(a, k, w, out), ED_(dot_16)(a, k, w2, out + 16);
+ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *w, size_t rows, int32_t *out) {
+    ED_(dot_16)(a, k, w, out);
+    if (rows > 16) ED_(dot_16)(a, k, w + (ED_KERNEL == ED_128_BITS ? 32 : 16) * k, out + 16);
 }
 #endif
 #undef ED_ZERO
@@ -1324,27 +1321,26 @@ ED_TARGET static void ED_(product)(const ed_matrix *m, const float *x, size_t xs
     size_t wide = ED_PAD(m->cols), high = ED_PAD(m->rows);
     int bytes = m->kind == ED_PRODUCT;
     if (bytes) ED_(quantize)(m, x, xs, n, w);
-    size_t step = bytes ? 32 : 16;
+    size_t step = bytes ? ED_STEP : 16;
     int32_t zero = (m->zero == ED_FIXED ? 128 : m->zero) - ED_SHIFT;
     for (size_t c = 0; c < high; c += step) {
         const int8_t *weights = (const int8_t *)m->values + c * wide;
-        size_t end = high - c < step ? 16 : step;
-        const int8_t *second = end > 16 ? weights + 16 * wide : weights;
+        size_t end = high - c < step ? high - c : step;
         if (!bytes) ED_(panel)(m, c, w->panel);
 #if ED_KERNEL == ED_128_BITS
         int16_t *words = (int16_t *)(void *)w->panel;
-        if (bytes) ED_(widen)(weights, wide, words), ED_(widen)(second, wide, words + 16 * wide);
-        if (bytes) weights = (const int8_t *)(const void *)words, second = weights + 32 * wide;
+        for (size_t j = 0; bytes && j < end; j += 16) ED_(widen)(weights + j * wide, wide, words + j * wide);
+        if (bytes) weights = (const int8_t *)(const void *)words;
 #endif
         for (size_t t = 0; t < n; t += 4) {
-            int32_t sums[128];
+            int32_t sums[4 * ED_STEP];
             float found[64];
-            if (bytes) ED_(dot)(w->bytes + t * wide, wide, weights, second, sums);
+            if (bytes) ED_(dot)(w->bytes + t * wide, wide, weights, end, sums);
             else ED_(multiply)(x + t * xs, xs, w->panel, wide, found);
             for (size_t r = 0; r < 4 && t + r < n; r++)
                 for (size_t j = 0; j < end; j += ED_W) {
                     float *place = y + (t + r) * ys + c + j;
-                    VF v = bytes ? ED_TO(VF, ED_(load_integers)(sums + 32 * r + j) - zero * ED_(load_integers)(m->sums + c + j)) : ED_LOAD(found + 16 * r + j);
+                    VF v = bytes ? ED_TO(VF, ED_(load_integers)(sums + ED_STEP * r + j) - zero * ED_(load_integers)(m->sums + c + j)) : ED_LOAD(found + 16 * r + j);
                     if (bytes) v = v * ED_LOAD(m->scales + c + j) * w->scales[t + r];
                     if (m->bias) v += ED_LOAD(m->bias + c + j);
                     if (adds) v += ED_LOAD(place);
@@ -1567,6 +1563,7 @@ ED_TARGET static int ED_(encode)(const ed_student *s, const uint32_t *ids, size_
 #undef ED_TO
 #undef ED_LANE
 #undef ED_ROWS
+#undef ED_STEP
 #undef ED_SHIFT
 #undef ED_PASS
 #undef ED_W

@@ -65,7 +65,8 @@ async function compile(wasm) {
 }
 
 export class Student {
-  #core;
+  #core; // what edgedistill.h declares
+  #out; // a place for what calls return through pointers
   #student;
   #documents; // of a pair: the encoder of documents
   #about;
@@ -96,10 +97,11 @@ export class Student {
     this.#core = instance.exports;
     const data = asBytes(bytes);
     const place = this.#room(data.length);
+    this.#out = this.#room(16);
     new Uint8Array(this.#core.memory.buffer).set(data, place);
-    this.#student = this.#core.open(place, data.length);
-    if (!this.#student) throw this.#error();
-    this.#about = JSON.parse(this.#text(this.#core.about(this.#student), this.#core.count()));
+    this.#student = this.#core.ed_open(place, data.length, this.#out);
+    if (!this.#student) this.#refuse(this.#count());
+    this.#about = JSON.parse(this.#text(this.#core.ed_about(this.#student, this.#out)));
   }
 
   /** What the file says of its student: {name, precision, languages, golden: how many texts, space}. */
@@ -109,20 +111,17 @@ export class Student {
 
   /** The dimensions that an embedding may have, the largest first; of a classifier none. */
   get dims() {
-    const own = this.#list((at) => this.#core.dims(this.#student, at));
+    const own = this.#list((at) => this.#core.ed_dims(this.#student, at));
     return this.#documents ? own.filter((dims) => this.#documents.dims.includes(dims)) : own;
   }
 
   /** The labels of a classifier, in the order of its logits; of an encoder none. */
   get labels() {
-    return this.#list((at) => {
-      const place = this.#core.label(this.#student, at);
-      return place && this.#text(place, this.#core.count());
-    });
+    return this.#list((at) => this.#text(this.#core.ed_label(this.#student, at, this.#out)));
   }
 
   get maxTokens() {
-    return this.#core.max_tokens(this.#student);
+    return this.#core.ed_max_tokens(this.#student);
   }
 
   /** Whether queries have an encoder of their own, and documents another: then a text needs one of these roles. */
@@ -132,7 +131,7 @@ export class Student {
 
   /** The embedding of a text; of a classifier, its logits. Options: role, dims (one of `dims`), precision. */
   embed(text, { role = "text", dims, precision = "float32" } = {}) {
-    const size = this.#core.size(this.#student);
+    const size = this.#core.ed_size(this.#student);
     const wanted = dims ?? size;
     if (!(precision in PRECISIONS)) throw new StudentError(`precision: ${precision}, not one of ${Object.keys(PRECISIONS)}`);
     if (wanted !== size && !this.dims.includes(wanted)) throw new StudentError(`dims: ${wanted}, not one of ${this.dims}`);
@@ -158,15 +157,16 @@ export class Student {
   tokenize(text, { role = "text" } = {}) {
     const student = this.#of(role);
     return student.#with(text, role, 4 * student.maxTokens, (place, length, number, out) => {
-      if (!student.#core.tokenize(student.#student, place, length, number, out)) throw student.#error();
-      return Array.from(new Uint32Array(student.#core.memory.buffer, out, student.#core.count()));
+      student.#refuse(student.#core.ed_tokenize(student.#student, place, length, number, out, student.#out));
+      return Array.from(new Uint32Array(student.#core.memory.buffer, out, student.#count()));
     });
   }
 
   /** Embed the golden texts of the file: {worst, least}, the lowest cosine to what was exported, and what is asked. */
   check() {
-    if (!this.#core.check(this.#student)) throw this.#error();
-    const found = { worst: this.#core.worst(), least: this.#core.least() };
+    this.#refuse(this.#core.ed_check(this.#student, this.#out, this.#out + 8));
+    const [worst, least] = new Float64Array(this.#core.memory.buffer, this.#out, 2);
+    const found = { worst, least };
     const other = this.#documents?.check() ?? found;
     return other.worst - other.least < found.worst - found.least ? other : found;
   }
@@ -181,10 +181,10 @@ export class Student {
 
   #row(text, role, dims) {
     const core = this.#core;
-    const size = core.size(this.#student);
+    const size = core.ed_size(this.#student);
     return this.#with(text, role, 4 * size, (place, length, number, out) => {
-      if (!core.embed(this.#student, place, length, number, out)) throw this.#error();
-      if (dims !== size) core.cut(out, dims);
+      this.#refuse(core.ed_embed(this.#student, place, length, number, out));
+      if (dims !== size) core.ed_cut(out, dims);
       return new Float32Array(core.memory.buffer, out, dims).slice();
     });
   }
@@ -194,7 +194,7 @@ export class Student {
     const place = this.#room(5 * row.length);
     new Float32Array(core.memory.buffer, place, row.length).set(row);
     const [out, count] = [place + 4 * row.length, precision === "binary" ? row.length / 8 : row.length];
-    core[precision === "binary" ? "bits" : "int8"](this.#student, place, row.length, out);
+    core[precision === "binary" ? "ed_bits" : "ed_int8"](this.#student, place, row.length, out);
     const found = new PRECISIONS[precision](core.memory.buffer, out, count).slice();
     core.free(place);
     return found;
@@ -225,14 +225,19 @@ export class Student {
     return found;
   }
 
-  #text(place, size) {
+  /** The number that a call wrote. */
+  #count() {
+    return new Uint32Array(this.#core.memory.buffer, this.#out, 1)[0];
+  }
+
+  /** The text at a place; empty at none. */
+  #text(place, size = place && this.#count()) {
     return this.#decoder.decode(new Uint8Array(this.#core.memory.buffer, place, size).slice());
   }
 
-  #error() {
-    const place = this.#core.error();
-    const bytes = new Uint8Array(this.#core.memory.buffer, place);
-    return new StudentError(this.#text(place, bytes.indexOf(0)));
+  /** Throw what a call says is wrong, if anything. */
+  #refuse(place) {
+    if (place) throw new StudentError(this.#text(place, new Uint8Array(this.#core.memory.buffer, place).indexOf(0)));
   }
 }
 

@@ -8,33 +8,34 @@ const CHECKED = 8; // texts whose embeddings are returned, to be compared with t
  * texts, or a promise of them.
  */
 export async function measure(encode, { texts, queries, warmups, query_seconds, seconds }) {
-  const singles = queries.map((at) => texts[at]);
   const embeddings = (await encode(texts.slice(0, CHECKED))).map((row) => [...row]);
-  for (let at = 0; at < warmups; at++) await encode([singles[at % singles.length]]);
-  const single_ms = [];
-  const end = performance.now() + 1000 * query_seconds;
-  for (let at = 0; at < singles.length || performance.now() < end; at++) {
-    const start = performance.now();
-    await encode([singles[at % singles.length]]);
-    single_ms.push(round(performance.now() - start));
-  }
+  const query = (at) => encode([texts[queries[at % queries.length]]]);
+  const single_ms = (await durations(query, { warmups, least: queries.length, seconds: query_seconds })).map(round);
   const texts_s = {};
   for (const size of BATCHES) texts_s[size] = await rate(encode, texts, size, seconds);
   texts_s.budget = await rate(encode, texts, texts.length, seconds);
   return { single_ms, texts_s, embeddings };
 }
 
-/** Texts per second in batches of `size`, over at least `seconds` and one call; the first call is not counted. */
+/** Texts per second in batches of `size`, over at least `seconds` and one call. */
 async function rate(encode, texts, size, seconds) {
-  await encode(texts.slice(0, size));
-  const start = performance.now();
-  let done = 0;
-  for (let at = 0; done === 0 || performance.now() - start < 1000 * seconds; at = at + size < texts.length ? at + size : 0) {
-    const batch = texts.slice(at, at + size);
-    await encode(batch);
-    done += batch.length;
+  const batches = Array.from({ length: Math.ceil(texts.length / size) }, (_, at) => texts.slice(at * size, (at + 1) * size));
+  const found = await durations((at) => encode(batches[at % batches.length]), { warmups: 1, least: 1, seconds });
+  const done = found.reduce((sum, _, at) => sum + batches[at % batches.length].length, 0);
+  return (1000 * done) / Math.max(found.reduce((sum, ms) => sum + ms), 0.001);
+}
+
+/** Milliseconds of each call(at): at least `least` calls, and none begun after `seconds`. */
+async function durations(call, { warmups, least, seconds }) {
+  for (let at = 0; at < warmups; at++) await call(at);
+  const found = [];
+  const end = performance.now() + 1000 * seconds;
+  while (found.length < least || performance.now() < end) {
+    const start = performance.now();
+    await call(found.length);
+    found.push(performance.now() - start);
   }
-  return done / (Math.max(performance.now() - start, 0.001) / 1000);
+  return found;
 }
 
 const round = (ms) => Math.max(0.0001, Math.round(ms * 1e4) / 1e4); // a browser's clock may stand still for 0.1 ms
@@ -42,33 +43,20 @@ const round = (ms) => Math.max(0.0001, Math.round(ms * 1e4) / 1e4); // a browser
 const SAMPLE = "the old bridge over that river was closed for repairs so every train from here to a northern city now takes longer";
 const WORDS = SAMPLE.split(" ");
 
-/** Time a student, tokenization included, after a warm-up: a query again and again, then 128 of 4 to 34 words. */
-export function time(student, dims) {
+/** Time a student, tokenization included: a query again and again, then 128 texts of 4 to 34 words. */
+export async function time(student, dims) {
   const options = { dims, role: "query" };
   const query = "How do I reset my password?";
   const texts = Array.from({ length: 128 }, (_, at) =>
     Array.from({ length: 4 + (at % 31) }, (_, i) => WORDS[(at + i * (1 + (at % 5))) % WORDS.length]).join(" "),
   );
-  const queries = durations(() => student.embed(query, options), { warmup: 20, most: 1000, seconds: 2 });
-  const all = durations(() => texts.forEach((text) => student.embed(text, options)), { warmup: 1, most: 5, seconds: 3 });
+  const queries = (await durations(() => student.embed(query, options), { warmups: 20, least: 1, seconds: 1 })).sort((a, b) => a - b);
   const tokens = texts.map((text) => student.tokenize(text, options).length).reduce((sum, length) => sum + length);
+  const rate_texts_s = await rate((batch) => batch.forEach((text) => student.embed(text, options)), texts, texts.length, 2);
   return {
     ...{ query_tokens: student.tokenize(query, options).length, p50_ms: quantile(queries, 0.5), p90_ms: quantile(queries, 0.9) },
-    ...{ texts: texts.length, tokens_mean: tokens / texts.length, rate_texts_s: (1000 * texts.length) / quantile(all, 0.5) },
+    ...{ texts: texts.length, tokens_mean: tokens / texts.length, rate_texts_s },
   };
-}
-
-/** Milliseconds of each call, sorted: at least one call, at most `most`, and none begun after `seconds`. */
-function durations(call, { warmup, most, seconds }) {
-  for (let i = 0; i < warmup; i++) call();
-  const found = [];
-  const end = performance.now() + 1000 * seconds;
-  do {
-    const start = performance.now();
-    call();
-    found.push(performance.now() - start);
-  } while (found.length < most && performance.now() < end);
-  return found.sort((a, b) => a - b);
 }
 
 const quantile = (sorted, q) => sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))];

@@ -9,7 +9,6 @@
 #include <stdint.h>
 
 #define PAGE 65536
-#define WASM(name) __attribute__((export_name(name)))
 
 extern uint8_t __heap_base;
 static size_t top;
@@ -17,7 +16,7 @@ static size_t top;
 typedef struct { size_t below, size; } block; /* in front of what malloc returns; below: the block before, 0 for none; size 0: given back */
 static size_t last;
 
-WASM("malloc") void *malloc(size_t size) {
+void *malloc(size_t size) {
     size_t start = ((top ? top : (size_t)&__heap_base) + sizeof(block) + 63) & ~(size_t)63, end = start + size;
     size_t pages = __builtin_wasm_memory_size(0);
     if (end < start || end > 0xFFFF0000u) return NULL;
@@ -28,7 +27,7 @@ WASM("malloc") void *malloc(size_t size) {
     return (void *)start;
 }
 
-WASM("free") void free(void *p) {
+void free(void *p) {
     if (!p) return;
     ((block *)p - 1)->size = 0;
     while (last && !((block *)last - 1)->size) last = ((block *)last - 1)->below;
@@ -75,38 +74,3 @@ static double exp(double x) {
 #define fmax(a, b) ((a) > (b) ? (a) : (b))
 #define ED_FREESTANDING
 #include "edgedistill.c"
-
-/* One student at a place, one text in a call: edgedistill.js knows of no pointers but these. */
-static const char *error;
-static double worst, least;
-static size_t count;
-
-WASM("open") ed_student *open_student(const void *data, size_t size) {
-#ifdef __wasm_relaxed_simd__
-    if (ed_signed() != 1 && ed_signed() != -1) return error = "this engine's relaxed SIMD is not as specified; hand over edgedistill.wasm", NULL;
-#endif
-    return ed_open(data, size, &error);
-}
-WASM("error") const char *last_error(void) { return error; }
-WASM("close") void close_student(ed_student *s) { ed_close(s); }
-WASM("size") size_t size_of(const ed_student *s) { return ed_size(s); }
-WASM("max_tokens") size_t max_tokens(const ed_student *s) { return ed_max_tokens(s); }
-WASM("dims") size_t dims(const ed_student *s, size_t index) { return ed_dims(s, index); }
-WASM("label") const char *label(const ed_student *s, size_t index) { return ed_label(s, index, &count); }
-WASM("about") const char *about(const ed_student *s) { return ed_about(s, &count); }
-WASM("count") size_t last_count(void) { return count; }
-WASM("worst") double last_worst(void) { return worst; }
-WASM("least") double last_least(void) { return least; }
-
-WASM("tokenize") int tokenize(const ed_student *s, const char *text, size_t size, int role, uint32_t *ids) {
-    return !(error = ed_tokenize(s, text, size, role, ids, &count));
-}
-
-WASM("embed") int embed(const ed_student *s, const char *text, size_t size, int role, float *out) {
-    return !(error = ed_embed(s, text, size, role, out));
-}
-
-WASM("cut") void cut(float *embedding, size_t dims) { ed_cut(embedding, dims); }
-WASM("int8") void int8(const ed_student *s, const float *embedding, size_t dims, int8_t *bytes) { ed_int8(s, embedding, dims, bytes); }
-WASM("bits") void bits(const ed_student *s, const float *embedding, size_t dims, uint8_t *bits) { ed_bits(s, embedding, dims, bits); }
-WASM("check") int check(const ed_student *s) { return !(error = ed_check(s, &worst, &least)); }

@@ -13,10 +13,10 @@ const WINDOW = 256; // texts a message, so that a query gets its turn while many
 /**
  * Open a student's file, which `edgedistill export NAME --core` or `--web` writes, and return its encoder.
  *
- * from: its address, or a File. dim: one of its dims, by default the largest. progress({bytes, size}). signal: to give up while
- * it opens. Raises StudentError, whose message is for the user to read: *place: fact; way out*.
+ * from: its address, or a File. progress({bytes, size}). signal: to give up while it opens. Raises StudentError, whose message is
+ * for the user to read: *place: fact; way out*.
  */
-export async function load(from, { dim, progress, signal } = {}) {
+export async function load(from, { progress, signal } = {}) {
   const missing = missingFeature();
   if (missing) throw new StudentError(missing);
   const source = from instanceof Blob ? { file: from } : { url: address(from) };
@@ -24,7 +24,7 @@ export async function load(from, { dim, progress, signal } = {}) {
   const giveUp = () => worker.close();
   signal?.addEventListener("abort", giveUp);
   try {
-    return new Encoder(worker, await worker.call("load", { from: source, dim }, progress));
+    return new Encoder(worker, await worker.call("load", { from: source }, progress));
   } catch (error) {
     worker.close();
     throw error;
@@ -49,7 +49,7 @@ export function missingFeature() {
 // (module (func (result v128) i32.const 0 i8x16.splat)): valid where WebAssembly has 128-bit SIMD
 const SIMD = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11);
 
-/** An opened student. Its facts: name, languages, dims, dim, maxTokens, precision (of its weights), golden (texts), isPair, size_bytes. */
+/** An opened student. Its facts: name, languages, dims, maxTokens, precision (of its weights), golden (texts), isPair, size_bytes. */
 class Encoder {
   #worker;
 
@@ -59,17 +59,17 @@ class Encoder {
   }
 
   /**
-   * A unit Float32Array for each text, or one for one string. dim: as for `load`. progress(texts done). signal: to stop.
+   * A unit Float32Array for each text, or one for one string. dims: one of `dims`, by default the largest. progress(texts done). signal: to stop.
    * role: what the texts are, "text", "query" or "document": which prompt is put before them.
    * precision: of the embeddings, "float32", "int8" (Int8Array) or "binary" (Uint8Array of bits).
    */
-  async encode(texts, { dim, role, precision = "float32", progress = () => {}, signal } = {}) {
-    if (typeof texts === "string") return (await this.encode([texts], { dim, role, precision, signal }))[0];
+  async encode(texts, { progress = () => {}, signal, ...options } = {}) {
+    if (typeof texts === "string") return (await this.encode([texts], { signal, ...options }))[0];
     const embeddings = [];
     while (embeddings.length < texts.length) {
       signal?.throwIfAborted();
       const first = embeddings.length;
-      const found = await this.#worker.call("encode", { texts: texts.slice(first, first + WINDOW), dim, role, precision, first });
+      const found = await this.#worker.call("encode", { texts: texts.slice(first, first + WINDOW), first, options });
       for (let at = 0; at < found.rows.length; at += found.width) embeddings.push(found.rows.subarray(at, at + found.width));
       progress(embeddings.length);
     }

@@ -2,9 +2,8 @@
 
 import { BM25, CLOSE, joined, words } from "./core/search.js";
 import { StudentError, load, missingFeature, similarity } from "./encoder.js";
-import { droppedFiles } from "./dropped.js";
 import { QUERY, exampleOf } from "./example.js";
-import { jsonLines, markdownLines, tableLines } from "./tables.js";
+import { tableLines } from "./tables.js";
 
 const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
@@ -12,23 +11,21 @@ const MOST_BYTES = 5e6; // of a text file
 const MOST_MARKED = 5_000; // characters of a line in which words are marked
 const NEAREST = 8; // lines shown at first
 const MORE = 20; // lines that one press adds
-const HERE = /^(localhost|127(\.\d+){3}|\[::1\])(:\d+)?(\/|$)/iu; // an address without its http://
-const HOST = /^([\w-]+(\.[\w-]+)+(:\d+)?|[\w-]+:\d+)(\/|$)/u; // one without its https://
 const PORTION = 128; // lines embedded between two looks at Stop
 const PAUSE_MS = 600; // of typing, after which the lines are embedded
 const LONG_PASTE = 10_000; // characters, from which the page pastes in the browser's place
 const FEW = 64; // lines that are embedded before anybody could press Stop
-const TYPES = [".txt", ".md", ".csv", ".tsv", ".log", ".jsonl"]; // of text files, beside all that the browser calls text/
+const TYPES = [".txt", ".md", ".csv", ".tsv", ".log"]; // of text files, beside all that the browser calls text/
 const WORK = ["student", "lines", "search", "more-about"]; // the sections while a student is open
 const START = ["lines", "open"]; // and before
 const STUDENT = /\.bin$/iu; // its file
-const BUNDLED = /(^|\/)manifest\.json$|\.onnx$/u; // what a bundle has, and no folder of texts
+const BUNDLED = /(^manifest\.json|\.onnx)$/u; // what a bundle has
 const WORDS = { nano: "finds best", micro: "smallest and fastest", multi: "across languages" }; // of those that ship
 const SAYS = /[\p{L}\p{N}\p{So}]/u; // a line that can be searched, as no rule or bracket can
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 
 let encoder = null; // the opened student
-let source = null; // {from, options}: what it was loaded from, for other settings
+let source = null; // what it was loaded from
 let rowOf = new Map(); // line -> its embedding
 let embedded = { lines: [], of: [] }; // what is searched, all that was to be, and noun, numbers, index (BM25) once there are some
 let example = exampleOf([]); // in the languages of the open student
@@ -68,30 +65,29 @@ function showKept() {
 function nameStudents() {
   for (const [at, { children }] of [...$("students").children].entries()) {
     const [button, openNow] = children;
-    button.hidden = Boolean(encoder) && source.from === button.value;
+    button.hidden = Boolean(encoder) && source === button.value;
     openNow.hidden = !button.hidden;
     button.className = at || encoder ? "" : "primary";
   }
 }
 
 /** Open a student in place of the one that is open, which stays where the new one is refused. */
-async function open(from, options = {}, isTyped = false) {
+async function open(from, isTyped = false) {
   opening.abort();
   $("url").ariaInvalid = null;
   const { signal } = (opening = new AbortController());
-  const stay = $("about").contains(document.activeElement); // a setting was changed
   show("loading", ...(encoder ? WORK : ["lines"]));
-  if (!stay) $("stage").focus(); // the button that opens it may be gone
+  $("stage").focus(); // the button that opens it may be gone
   $("stage").textContent = "Opening…";
   $("bytes").removeAttribute("value");
   try {
-    const loaded = await load(from, { ...options, signal, progress: showProgress });
+    const loaded = await load(from, { signal, progress: showProgress });
     const examples = exampleOf(loaded.languages);
     const rows = signal.aborted ? [] : await loaded.encodeDocument(examples);
     if (signal.aborted) return loaded.close();
     const toFill = isExample() || (isListed(from) && !lines().length);
     closeStudent();
-    source = { from, options };
+    source = from;
     encoder = globalThis.encoder = loaded; // also for the console
     [example, unrelated] = [examples, rows];
     rowOf = new Map(example.map((line, at) => [line, rows[at]]));
@@ -99,8 +95,8 @@ async function open(from, options = {}, isTyped = false) {
     showStudent();
     show(...WORK);
     keepInAddress();
-    if (!stay) $("student-name").focus();
-    if (lines().length) await embedLines({ stay });
+    $("student-name").focus();
+    if (lines().length) await embedLines();
     if (encoder === loaded) await check(); // after what the visitor waits for
   } catch (error) {
     if (!signal.aborted) showError(error, isTyped);
@@ -108,11 +104,11 @@ async function open(from, options = {}, isTyped = false) {
 }
 
 /** Open what a visitor typed, or what stands in the page's address. */
-function openTyped(typed, options) {
+function openTyped(typed) {
   if (!typed) return show(...(encoder ? WORK : START));
   const isTyped = $("url").value.trim() === typed;
   try {
-    open(addressOf(typed), options, isTyped);
+    open(addressOf(typed), isTyped);
   } catch (error) {
     showError(error, isTyped);
   }
@@ -120,12 +116,8 @@ function openTyped(typed, options) {
 
 /** The open student in the page's address, so that a reload opens it again; a visitor's file cannot be. */
 function keepInAddress() {
-  const { from, options } = source;
   const address = new URL(location.pathname, location.origin);
-  if (typeof from === "string") {
-    const all = { student: nameOf(from) ?? from, ...options };
-    for (const [key, value] of Object.entries(all)) if (value !== undefined) address.searchParams.set(key, value);
-  }
+  if (typeof source === "string") address.searchParams.set("student", nameOf(source) ?? source);
   history.replaceState(null, "", address);
 }
 
@@ -139,13 +131,11 @@ function showError(error, isTyped = false) {
   if (!(error instanceof StudentError)) console.error(error);
   const [, place, fact, wayOut] = /^(.*?): (.*?)(?:[;:] ([^;:]*))?$/su.exec(error.message) ?? [];
   $("place").textContent = place ?? "";
-  const isNamed = place?.match(/^dim=\d/u); // the fact begins with the student's name
-  $("fact").textContent = isNamed ? `${fact}.` : sentence(fact ?? error.message);
+  $("fact").textContent = sentence(fact ?? error.message);
   $("way-out").textContent = sentence(wayOut ?? "");
   const cannot = Boolean(missingFeature());
   const refused = encoder ? `Not opened; ${encoder.name} stays open` : "The encoder was not opened";
   $("refusal").textContent = cannot ? "The encoder cannot run here" : refused;
-  if (encoder) showSettings(); // as they were
   const rest = [...(encoder ? WORK : START), ...(isTyped ? ["open"] : [])];
   $("url").ariaInvalid = isTyped ? "true" : null;
   $("dismiss").hidden = cannot;
@@ -154,20 +144,14 @@ function showError(error, isTyped = false) {
 }
 
 function showStudent() {
-  const { name, dim, dims, maxTokens, precision, isPair } = encoder;
+  const { name, dims, maxTokens, precision, isPair } = encoder;
   $("student-name").textContent = name;
   const kind = isPair ? ", queries by one encoder and lines by another" : "";
-  $("shape").textContent = `${dim} dimensions, of up to ${maxTokens} tokens a text; weights in ${precision}${kind}`;
+  $("shape").textContent = `${dims[0]} dimensions, of up to ${maxTokens} tokens a text; weights in ${precision}${kind}`;
   $("speed").textContent = "not measured yet";
   $("golden").textContent = "";
   showFacts("");
-  showSettings();
-  $("settings").hidden = dims.length === 1;
   showEmbedded();
-}
-
-function showSettings() {
-  $("dim").replaceChildren(...encoder.dims.map((dims) => new Option(dims, dims, false, dims === encoder.dim)));
 }
 
 function showFacts(checked) {
@@ -305,60 +289,48 @@ function showInLines(line, number) {
   $("texts").focus(); // the browser scrolls to what is selected
 }
 
-/** Open a student's file, and else take the lines of all, of a folder those of its text files. Raises StudentError where it has none. */
+/** Open a student's file, and else take the lines of all. Raises StudentError for what is neither. */
 async function takeFiles(files) {
-  const all = [...files];
-  const [folder] = all.find(([path]) => path.includes("/"))?.[0].split("/") ?? [];
-  const students = all.filter(([path]) => STUDENT.test(path));
-  if (students.length === 1) return open(students[0][1]);
-  const [place] = folder ? [folder] : (students[0] ?? all[0]);
-  if (students.length) throw new StudentError(`${place}: several students (${few(students.map(([path]) => path.split("/").at(-1)).sort())}); choose one of the files`);
-  if (all.some(([path]) => BUNDLED.test(path))) {
-    throw new StudentError(`${place}: a bundle, not a student's file; edgedistill export ${place} --core DIR writes its student.bin`);
-  }
-  if (folder === undefined) return takeLines(all);
-  const shown = all.filter(([path]) => !/(^|\/)\./u.test(path)); // no hidden ones
-  const texts = shown.filter(([path, { size }]) => hasTextEnding(path) && size > 0);
-  if (!texts.length) throw new StudentError(`${folder}: no student.bin and no text files in it; choose a student's file, or ${TYPES.join(", ")}`);
-  const size = texts.reduce((sum, [, file]) => sum + file.size, 0);
-  if (size > MOST_BYTES) throw new StudentError(`${folder}: ${megabytes(size)} of texts, and ${AT_MOST}; give a part of it`);
-  await takeLines(
-    texts,
-    shown.filter((each) => !texts.includes(each)).map(([path]) => path.split("/").at(-1)),
-  );
+  const students = files.filter(({ name }) => STUDENT.test(name));
+  if (students.length === 1) return open(students[0]);
+  const names = files.map(({ name }) => name).sort();
+  if (students.length) throw new StudentError(`${names[0]}: several students (${few(names)}); choose one of the files`);
+  const bundled = names.find((name) => BUNDLED.test(name));
+  if (bundled) throw new StudentError(`${bundled}: of a bundle, which is no student's file; edgedistill export BUNDLE --core DIR writes its student.bin`);
+  await takeLines(files);
 }
 
-/** The lines of text files, [path, file] each, below those that are there; embedded where a student is open, and else when one has opened. */
-async function takeLines(files, left = []) {
+/** The lines of text files, below those that are there; embedded where a student is open, and else when one has opened. */
+async function takeLines(files) {
   const taken = [];
-  for (const [path, file] of files) taken.push(linesOf(path, await readText(path, file)));
+  for (const file of files) taken.push(linesOf(file.name, await readText(file)));
   if (isExample()) [$("texts").value, $("query").value] = [own, ""];
   $("texts").value = [$("texts").value, ...taken.map(({ text }) => text)].filter(Boolean).join("\n");
-  const leftOut = left.length ? [`Left out, as no text: ${few(left)}.`] : [];
-  $("taken").textContent = [...taken.flatMap(({ said }) => said), ...leftOut].join(" ");
+  $("taken").textContent = taken.map(({ said }) => said).filter(Boolean).join(" ");
   await embedLines();
 }
 
-/** {text, said}: what of a file's text goes below the lines, and what the page says of it, in a list. */
-function linesOf(path, text) {
-  const type = /\.(csv|tsv|jsonl|md)$/iu.exec(path)?.[1].toLowerCase();
-  if (!type) return { text, said: [] };
-  if (type === "md") return { text: markdownLines(text).join("\n"), said: [`Each paragraph, heading and item of ${path} is a line now.`] };
+/** {text, said}: what of a file's text goes below the lines, and what the page says of it. */
+function linesOf(name, text) {
+  const [, type] = /\.(csv|tsv)$/iu.exec(name) ?? [];
+  if (!type) return { text, said: "" };
   const [top] = text.split("\n", 1);
   const comma = top.split(";").length > top.split(",").length ? ";" : ",";
-  const { lines, header, left } = type === "jsonl" ? jsonLines(text) : tableLines(text, type === "tsv" ? "\t" : comma);
-  const columns = header.length ? [`Columns: ${few(header)}.`] : [];
+  const { lines, header, left } = tableLines(text, type.toLowerCase() === "tsv" ? "\t" : comma);
+  const columns = header.length ? ` Columns: ${few(header)}.` : "";
   const why = same(header, ["text"]) ? "beside the column text" : "as without words";
-  const without = left.length ? [`Left out, ${why}: ${few(left)}.`] : [];
-  return { text: lines.join("\n"), said: [`Each row of ${path} is a line now.`, ...columns, ...without] };
+  const without = left.length ? ` Left out, ${why}: ${few(left)}.` : "";
+  return { text: lines.join("\n"), said: `Each row of ${name} is a line now.${columns}${without}` };
 }
 
 /** The text of a file. Raises StudentError for one that is of another type, too large, empty or no text. */
-async function readText(path, file) {
-  if (!isText(path, file)) throw new StudentError(`${path}: not a text file; give ${TYPES.join(", ")}, with one text a line`);
-  if (file.size > MOST_BYTES) throw new StudentError(`${path}: ${megabytes(file.size)}, and ${AT_MOST}; give a part of it`);
-  const text = decoded(path, await file.arrayBuffer());
-  if (!SAYS.test(text)) throw new StudentError(`${path}: no lines in it; give a text file with one text a line`);
+async function readText(file) {
+  const { name, type, size } = file;
+  const isText = type.startsWith("text/") || TYPES.some((ending) => name.toLowerCase().endsWith(ending));
+  if (!isText) throw new StudentError(`${name}: not a text file; give ${TYPES.join(", ")}, with one text a line`);
+  if (size > MOST_BYTES) throw new StudentError(`${name}: ${megabytes(size)}, and the page takes at most ${megabytes(MOST_BYTES)}; give a part of it`);
+  const text = decoded(name, await file.arrayBuffer());
+  if (!SAYS.test(text)) throw new StudentError(`${name}: no lines in it; give a text file with one text a line`);
   return text;
 }
 
@@ -376,8 +348,8 @@ async function taking(call) {
 }
 
 /** The text of a file's bytes, in UTF-8 or else in windows-1252, whose bytes are all letters. Raises StudentError for what is no text. */
-function decoded(path, bytes) {
-  if (new Uint8Array(bytes).includes(0)) throw new StudentError(`${path}: not a text file (it has NUL bytes); save it as text in UTF-8`);
+function decoded(name, bytes) {
+  if (new Uint8Array(bytes).includes(0)) throw new StudentError(`${name}: not a text file (it has NUL bytes); save it as text in UTF-8`);
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {
@@ -552,9 +524,6 @@ function marked(line, known) {
 // ---- words
 
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
-const AT_MOST = `the page takes at most ${megabytes(MOST_BYTES)}`;
-const hasTextEnding = (path) => TYPES.some((ending) => path.toLowerCase().endsWith(ending));
-const isText = (path, { type }) => type.startsWith("text/") || hasTextEnding(path);
 const nameOf = (from) => [...listed].find(([, file]) => file === from)?.[0]; // of a student that this page offers
 const isListed = (from) => nameOf(from) !== undefined;
 const seconds = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
@@ -581,10 +550,10 @@ const note = (text) => element("span", "why", text);
 
 // ---- events
 
-for (const id of ["folder", "student-file"]) {
+for (const id of ["file", "student-file"]) {
   $(id).addEventListener("change", async ({ target }) => {
-    await taking(() => takeFiles(new Map(Array.from(target.files, (file) => [file.webkitRelativePath || file.name, file]))));
-    target.value = "";
+    await taking(() => takeFiles([...target.files]));
+    target.value = ""; // the same file can be chosen again
   });
 }
 $("url").addEventListener("input", ({ target }) => (target.ariaInvalid = null));
@@ -595,11 +564,10 @@ $("address").addEventListener("submit", (event) => {
 const choose = () => {
   opening.abort();
   show("open", ...(encoder ? WORK : START));
-  if (!encoder) ($("students").querySelector("button") ?? $("folder")).focus();
+  if (!encoder) ($("students").querySelector("button") ?? $("student-file")).focus();
 };
 const goBack = () => {
   opening.abort();
-  showSettings();
   show(...WORK);
   $("another").focus();
 };
@@ -639,10 +607,6 @@ $("edit").addEventListener("click", () => {
   $("student").scrollIntoView();
   $("texts").focus({ preventScroll: true });
 });
-$("file").addEventListener("change", async ({ target }) => {
-  await taking(() => takeLines(Array.from(target.files, (file) => [file.name, file])));
-  target.value = ""; // the same file can be chosen again
-});
 $("embed").addEventListener("click", () => {
   embedLines();
   $("stop").focus(); // where there is one, in the place of this button
@@ -660,7 +624,6 @@ $("more").addEventListener("click", async () => {
   $("results").children[shown]?.querySelector("summary").focus(); // the first new one
 });
 $("by-words").addEventListener("change", search);
-$("dim").addEventListener("change", ({ target }) => open(source.from, { dim: Number(target.value) }));
 
 addEventListener("dragover", (event) => {
   if (!event.dataTransfer.types.includes("Files")) return;
@@ -673,21 +636,20 @@ addEventListener("drop", async (event) => {
   event.preventDefault();
   document.body.classList.remove("dragging");
   if (missingFeature()) return;
-  await taking(async () => takeFiles(await droppedFiles(event.dataTransfer)));
+  const files = [...event.dataTransfer.files];
+  await taking(() => takeFiles(files));
 });
 
 // ---- start
 
 const listed = new Map(); // the files of the students that this page offers, by their names
 
-/** What a visitor typed, as the address that was meant: of a student that is offered by its name, or without its scheme. Raises StudentError for another name. */
+/** What a visitor typed: the address of a student that is offered by its name, or an address. Raises StudentError for another name. */
 function addressOf(typed) {
-  if (listed.has(typed)) return listed.get(typed);
-  if (listed.size && /^[\w-]+$/u.test(typed)) {
+  if (!listed.has(typed) && listed.size && /^[\w-]+$/u.test(typed)) {
     throw new StudentError(`${typed}: no such encoder; here are ${[...listed.keys()].join(", ")}`);
   }
-  if (HERE.test(typed)) return `http://${typed}`;
-  return HOST.test(typed) ? `https://${typed}` : typed;
+  return listed.get(typed) ?? typed;
 }
 
 /** A button for each student in students.json, which `edgedistill export NAME --web` writes. */
@@ -715,27 +677,13 @@ const orDrop = matchMedia("(pointer: coarse)").matches ? "" : ", or drop a text 
 $("texts").placeholder = `Type or paste, one text a line${orDrop}`;
 keepLines();
 countLines();
-const address = new URLSearchParams(location.search);
 const missing = missingFeature();
 if (missing) showError(new StudentError(missing));
 else {
+  const asked = new URLSearchParams(location.search).get("student")?.trim();
   const offered = offerStudents();
-  try {
-    if (address.get("student")) {
-      const options = optionsOf(address);
-      await offered;
-      openTyped(address.get("student").trim(), options);
-    } else show(...START);
-  } catch (error) {
-    showError(error);
-  }
-}
-
-/** dim of the page's address. Raises StudentError for what can be none. */
-function optionsOf(address) {
-  const dim = address.get("dim") ?? undefined;
-  if (dim !== undefined && !/^\d+$/u.test(dim)) throw new StudentError(`dim=${dim}: not a whole number; give one of the encoder's dimensions, or leave it out`);
-  return { dim: dim && Number(dim) };
+  if (asked) await offered;
+  openTyped(asked);
 }
 
 /** Keep the visitor's lines and query over a reload, in what the browser stores for this tab alone, where it stores anything. */

@@ -7,10 +7,9 @@ import { time } from "./core/measure.js";
 const MOST_BYTES = 1e9; // of a student's file
 
 let student;
-let chosenDim;
 
 const operations = {
-  async load({ from, dim }, progress) {
+  async load({ from }, progress) {
     const place = from.url ?? from.file.name ?? "the file";
     const bytes = await read(from, place, progress);
     student = await Student.open(bytes).catch((error) => {
@@ -18,13 +17,11 @@ const operations = {
     });
     const { about, dims, labels, maxTokens, isPair } = student;
     if (labels.length) throw new StudentError(`${about.name}: a classifier, which has no embeddings to search; call classify of core/edgedistill.js`);
-    chosenDim = chosen(dim);
-    return { ...about, dims, dim: chosenDim, maxTokens, isPair, size_bytes: bytes.length };
+    return { ...about, dims, maxTokens, isPair, size_bytes: bytes.length };
   },
 
   /** The embeddings of n texts, one after the other: {rows, width: of each}. `first`: the index of texts[0], for errors. */
-  encode({ texts, dim = chosenDim, role = "text", precision = "float32", first }) {
-    const options = { role, dims: chosen(dim), precision };
+  encode({ texts, first, options }) {
     const found = texts.map((text, at) => named(`texts[${first + at}]`, () => student.embed(text, options)));
     const width = found[0].length;
     const rows = new found[0].constructor(found.length * width);
@@ -33,7 +30,7 @@ const operations = {
   },
 
   check: () => student.check(),
-  time: () => time(student, chosenDim),
+  time: () => time(student),
 };
 
 let queue = Promise.resolve(); // one operation at a time
@@ -66,14 +63,6 @@ async function read({ url, file }, place, progress) {
     progress({ bytes, size: Math.max(size, bytes) });
   }
   return new Uint8Array(await new Blob(parts).arrayBuffer());
-}
-
-/** The dimensions asked for, by default the largest. */
-function chosen(dim = student.dims[0]) {
-  const { about, dims } = student;
-  if (dims.includes(dim)) return dim;
-  if (dims.length === 1) throw new StudentError(`dim=${dim}: ${about.name} has ${dims[0]} dimensions and cannot be cut; leave it out`);
-  throw new StudentError(`dim=${dim}: ${about.name} was trained for ${dims.join(", ")} dimensions; choose one of these`);
 }
 
 /** What a call gives; its error names the text by its place. */

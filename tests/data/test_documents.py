@@ -154,11 +154,14 @@ def test_what_a_page_hides_is_named():
     assert left_out[2:] == [
         ("hidden", f"<{tag}>") for tag in ("dialog", "div", "p", "noscript", "iframe", "template")
     ]
-    fields = "<p>Refunds <img alt=no> take <input value=no>nine <textarea>no</textarea><b title=no>days."
+    fields = (
+        "<p>Refunds <img alt=no> take <input value=no>nine <textarea>no</textarea><b title=no aria-label=''>"
+    )
+    fields += "days.<script/><p>no</body>"
     read = document_text.hypertext(fields, lambda *part: left_out.append(part))
     assert [text for _, text in read] == [REFUNDS]
     expected = [("attributes", "<img>"), ("attributes", "<input>"), ("hidden", "<textarea>")]
-    assert left_out[8:] == [*expected, ("attributes", "<b title>")]
+    assert left_out[8:] == [*expected, ("attributes", "<b title>"), ("hidden", "<script>")]
 
 
 @pytest.mark.parametrize("place", ["", "> ", "   "])
@@ -176,6 +179,11 @@ def test_attributes_of_components_that_are_not_read_are_named():
     document = f'<Card title="{REFUNDS}" message="no" /> <Tabs caption="" />'
     read = document_text.markdown(document, lambda *part: left_out.append(part))
     assert [text for _, text in read] == [REFUNDS] and left_out == [("attributes", "<Card>")]
+    left_out.clear()
+    document = f'```py title="no"\n{REFUNDS}\n```\n<x-y label=no>'
+    read = document_text.markdown(document, lambda *part: left_out.append(part))
+    assert [text for _, text in read] == [REFUNDS]
+    assert left_out == [("attributes", "``` py"), ("attributes", "<x-y label>")]
 
 
 def test_directives_that_are_not_read_are_named():

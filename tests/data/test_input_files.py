@@ -105,6 +105,8 @@ NOT_TEXT = {  # content: what it is called
     TEXTS[0].encode("utf-16-le"): "binary, or UTF-16 without a byte order mark",
     "東京の天気".encode("iso2022_jp"): "ISO-2022, not UTF-8",
     "今天天气".encode("hz"): "HZ, not UTF-8",
+    "Café".encode("utf-7"): "UTF-7, not UTF-8",
+    b"\x1b(I6@E2": "ISO-2022, not UTF-8",
     b"\0" * 5_000: "binary",
     b"PK\x03\x04 an .xlsx": "zip archive",
     b"%PDF-1.7": "a PDF",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.runners import test_sqlite
-
 ROOT = Path(__file__).resolve().parents[2]
 FIRST, *SECTIONS = (ROOT / "export" / "python" / "INTEGRATIONS.md").read_text(encoding="utf-8").split("\n## ")
 LIBRARIES = "LangChain LlamaIndex Haystack Chroma sqlite-vec usearch faiss pandas polars".split()
 LONGEST = 10  # lines behind the imports
+ABILITY = "import sqlite3; sqlite3.Connection.enable_load_extension"
 MISSING = "import importlib.util as i, sys; print(*[each for each in sys.argv[1:] if not i.find_spec(each)])"
 
 
@@ -26,6 +26,18 @@ def are_short(snippets: dict[str, str]):
     for snippet in snippets.values():
         lines = [line for line in snippet.splitlines() if line.strip()]
         assert len([line for line in lines if not line.startswith(("import ", "from "))]) <= LONGEST
+
+
+def python_of_sqlite() -> str | None:
+    """A Python of this version whose sqlite3 loads extensions: this one, or the system's."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for found in (sys.executable, shutil.which(name, path=os.defpath)):
+        if found and not subprocess.run([found, "-c", ABILITY], capture_output=True, check=False).returncode:
+            return found
+    return None
+
+
+PYTHON = python_of_sqlite()
 
 
 def code(section: str) -> str:
@@ -40,7 +52,7 @@ def run(python: str | Path, *arguments: str, folder: Path) -> subprocess.Complet
     """In a process of its own: some packages begin threads, and this Python's sqlite3 may load no
     extension."""
     environment = {**os.environ, "HOME": str(folder), "PYTHONPATH": str(ROOT)}
-    if str(python) == test_sqlite.PYTHON:
+    if str(python) == PYTHON:
         environment["PYTHONPATH"] += f"{os.pathsep}{sysconfig.get_path('purelib')}"
     command = [str(python), "-c", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
@@ -61,7 +73,7 @@ def test_a_snippet_finds_the_text(name: str, tmp_path):
     environments = Path(os.environ.get("EDGEDISTILL_ENVIRONMENTS") or ROOT / ".environments")
     pythons = [sys.executable, environments / "integrations" / "bin" / "python"]
     if name == "sqlite-vec":
-        pythons = [test_sqlite.PYTHON or pytest.skip("needs a Python whose sqlite3 loads extensions")]
+        pythons = [PYTHON or pytest.skip("needs a Python whose sqlite3 loads extensions")]
     missing = ""
     for python in filter(os.path.exists, pythons):
         missing = run(python, MISSING, *sorted(imported), folder=tmp_path).stdout.strip()

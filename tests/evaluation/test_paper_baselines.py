@@ -88,4 +88,4 @@ def test_cross_entropy_over_pairs():
         spec = parsed({"kind": "mcl_ce", "temperature": 0.5, "reduction": "sum"})
     built = objectives.build(spec, TEACHER.shape[1])
     assert built([ONE, OTHER], to(TEACHER, TEACHER)).item() == pytest.approx(mean * rows)
-    assert "mcl_ce" not in recipe.KINDS["objective"]
+    assert "mcl_ce" not in recipe.Loss.kinds

@@ -354,28 +354,6 @@ def test_beside_bm25_by_hand(tmp_path):
         assert found["suite"]["average"] == scoring.evaluate(suite, encode)["average"]
 
 
-def test_documents_of_another_encoder_are_embedded_once(tmp_path):
-    beir(tmp_path / "set", {"a": "zero x", "b": "thirty x"}, {"q": "zero"}, [("q", "b", 1)])
-    yaml = "name: suite\nkind: retrieval\ntasks: [{name: one, folder: set}, {name: two, folder: set}]\n"
-    suite, embedded = scoring.suite(write_suite(tmp_path, yaml)), list[str]()
-
-    def mirrored(texts: list[str]) -> np.ndarray:
-        embedded.extend(texts)
-        return encode(["thirty" if "zero" in text else "zero" for text in texts])
-
-    def never(texts: list[str]) -> np.ndarray:
-        raise AssertionError("only documents are embedded")
-
-    documents = scoring.Documents("other", scoring.Encoder(never, never, mirrored))
-    for _ in range(2):
-        found = scoring.rankings(suite, encode, scoring.Search(0.1, documents))
-    titles = ["suite", "suite + BM25", "suite, documents of other", "suite, documents of other + BM25"]
-    assert list(found) == titles
-    assert embedded == ["zero x", "thirty x"]
-    second = pytest.approx(1 / math.log2(3))
-    assert [found[title]["average"] for title in titles] == [second, second, 1, 1]
-
-
 def test_broken_collections(tmp_path):
     path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n")
     beir(tmp_path / "set", {"d": "zero x"}, {"q": "zero"}, [("q", "d", 1), ("p", "d", 1)])

@@ -16,7 +16,6 @@ import pytest
 from edgedistill import machine
 from edgedistill.errors import UserError
 from edgedistill.evaluation import bootstrap, speed, speed_child
-from edgedistill.session import Session
 
 
 def round_of(single: list[float], rate: float = 100.0) -> speed.Round:
@@ -186,17 +185,6 @@ def test_a_runner_that_answers_otherwise_is_refused_by_name(command: str, proble
     with pytest.raises(UserError) as refused:
         asked_of(command, 0.2 if command.startswith("sleep") else 60)
     assert str(refused.value).startswith(f"--runner sh -c {shlex.quote(command)}: {problem}")
-
-
-def test_a_runner_that_measures_something_else_in_a_later_round_is_refused(tmp_path):
-    """Its second answer lacks the batch size of the first."""
-    first, second = (json.dumps(ANSWER | {"texts_s": {size: 5.0}}) for size in ("1", "32"))
-    seen = tmp_path / "seen"
-    script = f"if test -e {seen}; then echo '{second}'; else touch {seen}; echo '{first}'; fi"
-    runner = speed.Runner(script, ("sh", "-c", script))
-    target = speed.Target(tmp_path, "int8", runner=runner)
-    with pytest.raises(UserError, match="has other batch sizes or lengths than round 1"):
-        speed.measure([target], ["a"], Session(threads=1), speed.MeasurementPlan(queries=1))
 
 
 def test_a_runner_that_is_not_there_is_refused_by_name():

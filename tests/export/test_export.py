@@ -488,24 +488,7 @@ def test_a_precision_that_converts_nothing(tmp_path, precision: str):
     )
     with pytest.raises(
         CheckFailed,
-        match=f"without {precision}: the graph would be {precision} in name only, since it converts nothing",
+        match=f"without {precision}: the graph would be {precision} in name only, since 1 matrices with 100%",
     ):
         bundle_writer.export(source, ["fp32", precision], out, quiet)
     assert list(files.read_json(out / "manifest.json")["precisions"]) == ["fp32"]
-
-
-def test_products_that_float16_cannot_compute_leave_the_precision_out(tmp_path):
-    """The only product reads values of 1e5: named, and the other precisions are written."""
-
-    def loud(student: Any):
-        student.embedding.weight.data *= 5e5 / student.embedding.weight.data.abs().max()
-
-    out = tmp_path / "bundles" / "x"
-    with pytest.raises(
-        CheckFailed,
-        match=r"without fp16: the graph would be fp16 in name only.*100% of their weights stay.*\(MatMul\)",
-    ):
-        bundle_writer.export(
-            make_run(tmp_path / "runs" / "loud", "static", loud), ["fp32", "fp16", "w8"], out, quiet
-        )
-    assert list(files.read_json(out / "manifest.json")["precisions"]) == ["fp32", "w8"]

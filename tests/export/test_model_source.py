@@ -115,7 +115,7 @@ def unknown_module(folder: Path):
         (without_tokenizer, "a model without a tokenizer (none of tokenizer.json, "),
         (
             unknown_module,
-            "module 1 is CNN; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind",
+            "the modules Transformer, CNN, Normalize in this order; supported are a Transformer, one Pooling",
         ),
         (lambda folder: (folder / "model.safetensors").unlink(), "a model without weights"),
         (

@@ -48,8 +48,9 @@ def test_what_is_no_better_than_the_start_comes_behind_it():
     def candidate(name: str, made: float, general: float, steps: int) -> record.Candidate:
         measures = {"agreement": made, "made": made, "similarity": general, "search": general}
         measures["score"] = judge.score(measures)
-        costed = record.Costed(Shape("int8", "nano"), 4.7, 0.5)
-        return record.Candidate(name, costed, {"stages": []}, measures, [steps])
+        return record.Candidate(
+            Shape("int8", "nano"), 4.7, 0.5, name=name, recipe={}, measures=measures, taken=[steps]
+        )
 
     found = [
         candidate("nano", 0.5, 0.8, 0),
@@ -94,7 +95,7 @@ def test_a_killed_fit_goes_on_with_a_teacher_of_another_kind(world: World, tmp_p
 
     def killed(self: judge.Judge, encoder: object) -> judge.Measures:
         calls.append(1)
-        if len(calls) == 3:  # the teacher, one candidate
+        if len(calls) == 2:  # after one candidate
             raise KeyboardInterrupt
         return measured(self, encoder)
 

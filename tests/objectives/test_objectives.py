@@ -258,7 +258,7 @@ def test_every_kind_has_a_loss_that_notices():
     teacher = unit(5, 4, seed=2)
     of_pairs = {"each_side", "mcl"}  # test_pair_objectives.py
     of_tuples = {"info_nce", "listwise", "margin_mse"}  # test_ranking.py
-    assert {*SPECS, "sum", "matryoshka", *of_pairs, *of_tuples} == set(recipe.KINDS["objective"])
+    assert {*SPECS, "sum", "matryoshka", *of_pairs, *of_tuples} == set(recipe.Loss.kinds)
     for kind, options in SPECS.items():
         loss = objectives.build(parsed({"kind": kind, **options}), 4)
         objectives.update_queues(loss, to(unit(6, 4, seed=3)))

@@ -204,7 +204,6 @@ def _runs_named(spec: recipe.Recipe) -> Iterator[str]:
     last = spec.finetuning
     named = [
         spec.assistant.model if spec.assistant else None,
-        last.start if last else None,
         last.teacher.run if last and last.teacher else None,
         spec.student.weights if isinstance(spec.student, recipe.Finished) else None,
     ]

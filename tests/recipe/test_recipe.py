@@ -152,8 +152,8 @@ def test_all_the_problems_at_once():
         ),
         ({"kind": "bilstm", "embeddings": {"from": "glove"}}, "`file` goes with `from: glove`"),
         (
-            {"kind": "bilstm", "trim": {}, "vocabulary_size": 900},
-            "`trim` keeps the tokenizer's tokens, `vocabulary_size` learns new ones; choose one",
+            {"kind": "bilstm", "trim": {}, "unigram": {"vocabulary_size": 900}},
+            "`unigram` learns its own tokenizer; leave `trim` out",
         ),
         (
             {"kind": "bert", "layers": 1, "width": 8, "trim": {"min_count": -1}},
@@ -179,15 +179,6 @@ def test_a_finished_student_needs_no_kind():
     assert recipe.parse(
         yaml.safe_load(recipe.dump(recipe.parse(short, "x"))), "x"
     ).student == recipe.Finished(weights="nano", dropout=0.1)
-
-
-def test_muon_wants_layers():
-    stage = {"name": "x", "objective": {"kind": "cosine"}, "optimizer": "muon"}
-    assert any(
-        "muon optimizes the matrices of layers" in line
-        for line in problems(student={"kind": "static"}, stages=[stage])
-    )
-    recipe.parse({**GOOD, "student": {"kind": "bilstm"}, "stages": [stage]}, "x")
 
 
 PCA = {"reduce": {"kind": "pca"}, "dims": 128}

@@ -48,6 +48,7 @@ STUDENTS: dict[str, dict[str, Any]] = {
     "narrow": {"kind": "bert", "bottleneck": 20, **LEXICAL},
     "relu": {"kind": "bert", "config": {**CONFIG, "hidden_act": "relu", "num_attention_heads": 1}},
     "odd": {"kind": "bert", "config": {**CONFIG, "hidden_size": 36, "intermediate_size": 50, **NEW_GELU}},
+    "wide": {"kind": "bert", "config": {**CONFIG, "hidden_size": 128}},
     "from-padding": {"kind": "bert", "position_ids": "pad", "pad": 0},
     "recurrent": {"kind": "recurrent", "repeats": 3},
     "no-layers": {"kind": "bert", "config": {**CONFIG, "num_hidden_layers": 0}},
@@ -58,7 +59,7 @@ STUDENTS: dict[str, dict[str, Any]] = {
     "bilstm-last": {"kind": "bilstm", "readout": "last", "layers": 2, "tanh": False},
     "bilstm-mean": {"kind": "bilstm", "readout": "mean", "hidden": 24, "pq_bytes": 8, **PLAIN_TAIL},
 }  # fmt: skip
-IN_ALL = ("narrow", "codes", "bilstm")  # precisions
+IN_ALL = ("narrow", "codes", "wide", "bilstm")  # precisions; w4 stores 128 floats and more in float16
 # lowest and mean cosine to the bundle. What is rounded to 8 bits may be rounded the other way where two
 # implementations differ in the last bit of a float; in tiny students one such step counts
 ALIKE = {"fp32": (0.99999, 0.99999), "w8": (0.999, 0.9998), "w4": (0.999, 0.9998), "int8": (0.995, 0.9995)}
@@ -382,7 +383,8 @@ def test_in_sql(exported: Callable[..., Path], core: Any, tmp_path):
         for call in (f"embed({text})", f"embed({text}, 'int8')", f"embed_document({text}, 'bits')")
     ]
     found = lines(opened, *called, "embed(null) is null", f"cosine(embed_query({text}), embed({other}))")
-    assert found[:5] == ["24", *[blob.tobytes().hex().upper() for blob in blobs], "1"]
+    assert json.loads(found[0])["precision"] == "int8"
+    assert found[1:5] == [*[blob.tobytes().hex().upper() for blob in blobs], "1"]
     assert float(found[5]) == pytest.approx(float(rows[0] @ rows[1]), abs=1e-6)
     wrong = lines("embed('a')", opened, "embed('a', 'w4')", "embed_open('/none')", "cosine(x'00', x'00')")
     for fact in ("no student", "precision: float32", "/none: not readable", "not two float32"):

@@ -24,7 +24,7 @@ CHROMIUM = (
 QUICK = [
     "url",
     "search_by_words_too",
-    "few_lines_tables_and_folders",
+    "few_lines_and_tables",
     "example_and_changed_lines",
     "results_by_keyboard",
     "kept_over_a_reload",

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgedistill import bundle_run, recipe, run
-from edgedistill.errors import CheckFailed, UserError
+from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
 from edgedistill.recipe import experiment, students
@@ -112,19 +112,3 @@ def test_down_the_whole_line(world: World, tmp_path):
     again = bundle_run.open_finished(str(tmp_path / "x"), "student.weights")
     with pytest.raises(UserError, match="its weights cannot be read back; give the run it was exported from"):
         again.student()
-
-
-@pytest.mark.usefixtures("registered")
-def test_without_a_product_there_is_no_int8(world: World, tmp_path):
-    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 1, "batch": 16, "bucket": 4}
-    student = {"kind": "conv", "width": 12, "channels": 16, "head": "none"}
-    targets = {"reduce": {"kind": "pca"}, "dims": 16}
-    spec = recipe.parse(world.recipe(student=student, stages=[stage], targets=targets), "conv.yaml")
-    train.train(spec, tmp_path / "run", Session(data=world.data, log=lambda line: None))
-    with pytest.raises(
-        CheckFailed,
-        match=r"the graph would be int8 in name only, since 1 products with 100% of their weights stay in "
-        r"float32",
-    ):
-        bundle_writer.export(tmp_path / "run", ["int8"], tmp_path / "x", lambda line: None)
-    assert not (tmp_path / "x").exists()

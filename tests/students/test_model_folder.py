@@ -318,13 +318,6 @@ def test_export_reports_a_ranking_that_unit_length_changes(folder: Path, tmp_pat
     ) == (not unit)
 
 
-def shard(name: str) -> Change:
-    return write(
-        "model.safetensors.index.json",
-        {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": name}},
-    )
-
-
 def path_of_pooling(path: str) -> Change:
     return write(
         "modules.json",
@@ -412,7 +405,7 @@ REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
     "a pooling of tomorrow": (edit(FLAGS, pooling_mode_median=True), "pooling_mode_median"),
     "a pooling mode of tomorrow": (edit(FLAGS, pooling_mode="median"), "median"),
     **{
-        f"{' '.join(kinds)}": (chain("Transformer", *kinds), f"the modules {', '.join(kinds)}")
+        f"{' '.join(kinds)}": (chain("Transformer", *kinds), f"the modules Transformer, {', '.join(kinds)}")
         for kinds in (
             ("Pooling", "Pooling"),
             ("Dense", "Pooling"),
@@ -422,7 +415,7 @@ REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
     },
     "a Dense of another library": (chain("Transformer", "pylate.models.Dense.Dense"), "pylate.models"),
     "code of its own": (chain("custom_st.Transformer", "Pooling"), "custom_st.Transformer"),
-    "LayerNorm": (chain("Transformer", "Pooling", "LayerNorm"), "module 2 is LayerNorm"),
+    "LayerNorm": (chain("Transformer", "Pooling", "LayerNorm"), "LayerNorm"),
     **{kind: (chain(kind, "Pooling"), kind) for kind in ("StaticEmbedding", "Router", "BoW")},
     "no Pooling folder": (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling/config.json"),
     "Dense without weights": (
@@ -438,7 +431,6 @@ REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
         for path in ("../x", "/x", "C:\\x")
     },
     "a module without a path": (write("modules.json", [{"type": f"{ST}.Transformer"}]), "modules.json"),
-    "a shard outside": (shard("../../weights.safetensors"), "a path outside the model's folder"),
     "an adapter": (write("adapter_config.json", {"base_model_name_or_path": "owner/base"}), "owner/base"),
     "a sparse encoder": (write(SETTINGS, {"model_type": "SparseEncoder"}), "SparseEncoder"),
     "truncate_dim": (write(SETTINGS, {"truncate_dim": -1}), "truncate_dim"),

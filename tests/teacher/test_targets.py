@@ -304,7 +304,7 @@ def test_a_student_of_a_closed_teacher(world: World, tmp_path):
     spec = closed(world, tmp_path / "data")
     words = tmp_path / "words"
     shutil.copytree(world.teacher, words, ignore=shutil.ignore_patterns("*.safetensors"))
-    student = {**BARE, "embeddings": {"from": "random"}, "tokenizer": str(words), "vocabulary_size": 210}
+    student = {**BARE, "embeddings": {"from": "random"}, "tokenizer": str(words), "trim": {}}
     info = go(world, tmp_path / "a", teacher=spec, student=student, targets=WAYS["pca"])
     assert info["dims"] == 16
     bundle_writer.export(tmp_path / "a", ["fp32"], tmp_path / "b", lambda line: None)

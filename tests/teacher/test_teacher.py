@@ -317,11 +317,6 @@ def test_an_embedding_that_float16_cannot_hold_is_refused(
     loaded.embed = odd  # type: ignore[method-assign]
     with pytest.raises(UserError, match=f"the embedding of {re.escape(quote(text))} .*{fact}"):
         embedding_cache.TeacherPass(loaded, built, QUIET).open()
-    found = embedding_cache.TeacherPass(load(world.teacher), built, QUIET).open()
-    found.parts[1] = found.parts[1].copy()
-    found.parts[1][42, 3] = value if abs(value) > 1e5 else np.nan  # as an earlier version may have written it
-    with pytest.raises(UserError, match=f"{found.folder}: the embedding of text 143 is not finite"):
-        found[np.array([7, 142])]
 
 
 @pytest.mark.parametrize(

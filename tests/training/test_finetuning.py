@@ -313,10 +313,6 @@ def test_stages_that_cannot_be(tasks: World, tmp_path):
     for changes, says in [
         ({"stages": [one, *distil]}, r"stages\[0\]: a finetune stage must be the last"),
         (
-            {"stages": [*distil, {**one, "start": "runs/x"}]},
-            r"stages\[1\].start: the stages before it define its start; leave",
-        ),
-        (
             {"stages": [{**one, "augment": {}}]},
             r"stages\[0\]: `augment` makes unlabelled texts; give a `teacher`",
         ),
@@ -371,19 +367,13 @@ def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tm
     go(
         tasks,
         tmp_path / "second",
-        stage(single(), steps=1, learning_rate=1e-9, start=str(tmp_path / "first")),
+        stage(single(), steps=1, learning_rate=1e-9),
+        student={"weights": str(tmp_path / "first")},
     )
     (earlier,) = run.open_run(tmp_path / "second").info["earlier"]
     assert earlier["recipe"] == run.open_run(tmp_path / "first").recipe.name
     first, second = (load_file(tmp_path / name / "student.safetensors") for name in ("first", "second"))
     assert all(torch.allclose(first[name], second[name], atol=1e-6) for name in first)
-    with pytest.raises(UserError, match="its student is not this recipe's"):
-        go(
-            tasks,
-            tmp_path / "third",
-            stage(single(), start=str(tmp_path / "first")),
-            student={**BILSTM, "hidden": 9},
-        )
 
 
 def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp_path):
@@ -420,8 +410,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp
     assert (whole["task"], whole["stages"]) == (cut["task"], cut["stages"])
 
 
-def test_a_learning_rate_done_on_other_rows_is_not_kept(tasks: World, tmp_path):
-    """Resumed after its training rows have changed, the stage ends as one that was trained on these alone."""
+def test_a_run_does_not_go_on_with_other_rows(tasks: World, tmp_path):
     rows = (tasks.data / "single.train.tsv").read_text(encoding="utf-8").splitlines()
     train_file = tasks.data / "changing.tsv"
     train_file.write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -435,9 +424,8 @@ def test_a_learning_rate_done_on_other_rows_is_not_kept(tasks: World, tmp_path):
     with pytest.raises(InterruptedError):
         train.train(spec, tmp_path / "cut", Session(data=tasks.data, log=stop))
     train_file.write_text("\n".join(rows[:-40]) + "\n", encoding="utf-8")
-    for name in ("cut", "whole"):
-        train.train(spec, tmp_path / name, Session(data=tasks.data), resume=name == "cut")
-    same(tmp_path / "cut", tmp_path / "whole")
+    with pytest.raises(UserError, match=r"cut\.partial: what its rows hold has changed"):
+        train.train(spec, tmp_path / "cut", Session(data=tasks.data), resume=True)
 
 
 def test_a_teachers_logits_are_followed(tuned: Path, tasks: World, tmp_path):
@@ -502,10 +490,6 @@ def test_check_refuses_what_training_would(tasks: World, tmp_path, monkeypatch):
         (
             {"stages": [*distil, stage(single(), teacher=plain)]},
             r"stages\[1\]\.teacher\.run: .*none: not a run",
-        ),
-        (
-            {"stages": [stage(single(), start=str(tmp_path / "none"))], "rows": None},
-            r"stages\[0\]\.start: .*none: not a run",
         ),
     ):
         spec = recipe.parse(tasks.recipe(**{"student": BILSTM, **change}), "test")

@@ -15,7 +15,7 @@ from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.export.model_source import Source
 from edgedistill.session import QUIET, Session
-from edgedistill.training import record, train
+from edgedistill.training import record, resume, train
 from edgedistill.training.load_models import open_models
 from edgedistill.training.open_recipe import open_recipe
 from tests.conftest import World, make_encoder, make_tokenizer
@@ -110,16 +110,15 @@ def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_pat
     partial = resolve.unfinished_run(tmp_path / "run")
     partial.mkdir()
     (partial / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
-    models = open_models(spec, Session(data=world.data))
-    record.keep_teachers(spec, models, partial)
-    record.keep_teachers(spec, models, partial)  # as it was
+    opened = open_recipe(spec, Session(data=world.data))
+    for _ in range(2):  # as it was
+        resume.check_inputs(opened, {"teachers": record.teachers(spec, opened.models)}, partial)
     weights = (copied / "model.safetensors").read_bytes()
     (copied / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     (partial / "checkpoints").mkdir()
     with pytest.raises(
         UserError,
-        match="run.partial: .*copied has changed since this run was started, .*; restore the model's files, "
-        "or",
+        match="run.partial: .*copied has changed since this run was started, .*; restore the files, or",
     ):
         train.train(spec, tmp_path / "run", Session(data=world.data), resume=True)
     assert partial.exists() and not (tmp_path / "run").exists()

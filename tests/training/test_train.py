@@ -288,7 +288,7 @@ def test_patience_stops_early(world: World, tmp_path):
             "pq_bytes": 8,
             "embeddings": {"weighting": "frequency"},
         },
-        {"kind": "bert", "layers": 1, "width": 16, "vocabulary_size": 210, "head": "linear_tanh"},
+        {"kind": "bert", "layers": 1, "width": 16, "trim": {}, "head": "linear_tanh"},
         {"kind": "bert", "weights": "teacher", "trim": {}, "bottleneck": 8},
         {"kind": "recurrent", "layers": 1, "bottleneck": 8},
         {"kind": "bert", "weights": "teacher", "layers": [0], "pq_bytes": 4, "pq_centroids": 300},
@@ -317,7 +317,7 @@ def test_patience_stops_early(world: World, tmp_path):
         {
             "kind": "static",
             "width": 16,
-            "vocabulary_size": 210,
+            "trim": {},
             "head": "linear_tanh",
             "embeddings": {"from": "random"},
         },
@@ -569,7 +569,7 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(world:
         "test",
     )
     info = train.train(spec, tmp_path / "a", Session(data=world.data, log=said.append))
-    assert any("50 of 60 rows kept, 0 held out" in line for line in said)
+    assert any("60 read, 50 kept, of these 0 held out" in line for line in said)
     assert info["dims"] == 16
     assert info["stages"][1]["steps"] <= 4 * 50 // 10
     assert 0 < info["stages"][0]["temperature"] != 0.05 and "temperature" not in info["stages"][1], (

@@ -17,8 +17,8 @@ from edgedistill.session import Session
 from edgedistill.teacher import tuple_scores
 from edgedistill.teacher.tuple_scores import Embedded
 from edgedistill.training import open_recipe, train, training_data
-from edgedistill.training.stage_in_progress import Paused
 from tests.conftest import World, sentences
+from tests.training.test_resuming import cut_at
 
 COSINE = {"kind": "each_side", "objective": {"kind": "cosine"}}
 
@@ -188,7 +188,7 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path):
         )
 
 
-def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, tmp_path):
+def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, tmp_path, monkeypatch):
     terms = [
         {"weight": 1.0, "objective": COSINE},
         {"weight": 0.2, "objective": {"kind": "listwise", "positive": False, "similar_texts": 4}},
@@ -199,8 +199,9 @@ def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, 
     texts = {"name": "texts", "objective": {"kind": "cosine"}, "steps": 4, "batch": 8, "bucket": 4}
     parsed = spec(data, texts, search)
     train.train(parsed, tmp_path / "a", session(data))
-    with pytest.raises(Paused):
-        train.train(parsed, tmp_path / "b", session(data), pause_at=20)
+    cut_at(monkeypatch, 20)
+    with pytest.raises(InterruptedError):
+        train.train(parsed, tmp_path / "b", session(data))
     train.train(parsed, tmp_path / "b", session(data), resume=True)
     names = [tmp_path / each / "student.safetensors" for each in "ab"]
     assert sha256_file(names[0]) == sha256_file(names[1])

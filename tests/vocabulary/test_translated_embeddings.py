@@ -21,7 +21,13 @@ from edgedistill.vocabulary import initial_embeddings
 from tests.conftest import WORDS, World
 from tests.training.test_multi_stage import BOTH, data, quiet, written  # noqa: F401 (a fixture)
 
-STUDENT = {"kind": "recurrent", "layers": 2, "repeats": 1, "vocabulary_size": 600, "max_tokens": 32}
+STUDENT = {
+    "kind": "recurrent",
+    "layers": 2,
+    "repeats": 1,
+    "unigram": {"vocabulary_size": 600},
+    "max_tokens": 32,
+}
 STAGES = [{"name": "teach", "objective": BOTH, "steps": 2, "batch": 8}]
 
 
@@ -88,18 +94,18 @@ def test_rows_are_fitted_together():
 
 def test_a_word_starts_close_to_its_translation(world: World, data: Path):  # noqa: F811
     _, asked, _, words = opened(world, data, "translations")
-    mine, theirs = words.get_vocab(), asked.tokenizer.get_vocab()
+    theirs = asked.tokenizer.get_vocab()
     spoken = {word for kind in WORDS.values() for phrase in kind for word in phrase.split()}
     both = [
-        (mine[word[::-1]], theirs[word])
+        (words(word[::-1], add_special_tokens=False)["input_ids"], theirs[word])
         for word in spoken
-        if word[::-1] in mine and word in theirs and len(word) > 3
+        if word in theirs and len(word) > 3
     ]
     known, near = asked.module.model.get_input_embeddings().weight.detach().numpy(), {}
     for of in ("token_embeddings", "translations"):
         rows = table(world, data, of)
-        near[of] = np.mean([np.corrcoef(rows[one], known[other])[0, 1] for one, other in both])
-    assert len(both) > 5 and near["translations"] > near["token_embeddings"] + 0.3, near
+        near[of] = np.mean([np.corrcoef(rows[ids].mean(0), known[other])[0, 1] for ids, other in both])
+    assert len(both) > 5 and near["translations"] > near["token_embeddings"] + 0.1, near
 
 
 def test_of_pairs_and_of_a_teacher_alone(world: World):

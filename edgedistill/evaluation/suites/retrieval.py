@@ -33,8 +33,7 @@ from edgedistill.runtime.compact import compact
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded at a time
 POOL = 10  # ranked per query
-BESIDE = " + BM25"
-DOCUMENTS = ", documents of "  # in the titles of rankings, after the suite's name
+BESIDE = " + BM25"  # in the title of a ranking, after the suite's name
 Ranking = list[tuple[float, str]]  # (score, id) of a query's texts, best first
 
 
@@ -110,26 +109,19 @@ class Collection(TaskData):
         return self.rankings(encoder, Search())[""]
 
     def rankings(self, encoder: Encoder, search: Search, averaged: str = "") -> dict[str, Measures]:
-        """By title: of "" by cosine, of ", documents of NAME" by the cosines with that encoder's texts and,
-        with a weight, of each " + BM25" by both, which also has the measures of `bm25` alone. `samples` has
-        the nDCG@10 of every query."""
+        """By title: of "" by cosine and, with a weight, of " + BM25" by both, which also has the measures of
+        `bm25` alone. `samples` has the nDCG@10 of every query."""
         queries = unit(encoded(encoder.query, self.queries))
-        indexes = {"": indexed(self, encoder.document)}
-        if (other := search.documents) is not None:
-            if self.corpus not in other.indexes:
-                other.indexes[self.corpus] = indexed(self, other.encoder.document)
-            indexes[f"{DOCUMENTS}{other.name}"] = other.indexes[self.corpus]
-        by_title = {}
-        counts = {"queries": len(queries), "texts": len(indexes[""].names)}
-        for title, index in indexes.items():
-            by_title[title] = measures(ranked(self, queries, index), self) | counts
-            if search.weight is not None:
-                alone = measures(ranked_by_bm25(self, index), self)
-                del alone["samples"]
-                both = measures(ranked(self, queries, index, search.weight), self)
-                by_title[f"{title}{BESIDE}"] = {**both, **counts, "bm25": alone}
+        index = indexed(self, encoder.document)
+        counts = {"queries": len(queries), "texts": len(index.names)}
+        by_title = {"": measures(ranked(self, queries, index), self) | counts}
+        if search.weight is not None:
+            alone = measures(ranked_by_bm25(self, index), self)
+            del alone["samples"]
+            both = measures(ranked(self, queries, index, search.weight), self)
+            by_title[BESIDE] = {**both, **counts, "bm25": alone}
         if search.precisions:
-            by_title[""]["embeddings"] = _in_fewer_bytes(self, queries, indexes[""], search, encoder)
+            by_title[""]["embeddings"] = _in_fewer_bytes(self, queries, index, search, encoder)
         return by_title
 
 
@@ -162,11 +154,6 @@ def _in_fewer_bytes(
         numbers, cosines = similarity.search(queries, rows, k=100, rescore=rescore, calibration=fit)
         averages[name] = float(np.mean(_ndcg(_sorted(cosines, numbers, index.names), collection)))
     return averages
-
-
-def by_cosine(title: str) -> str:
-    """Return the title of the ranking by cosine, among the bundle's own documents, that a title adds to."""
-    return title.partition(DOCUMENTS)[0].removesuffix(BESIDE)
 
 
 def indexed(collection: Collection, encode: Encode) -> Index:

@@ -4,7 +4,6 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -25,22 +24,11 @@ class Index(NamedTuple):
     embeddings: Floats
 
 
-@dataclass(frozen=True)
-class Documents:
-    """The encoder of the texts where that of the queries is another: its name, and the indexes that it has
-    made."""
-
-    name: str
-    encoder: Encoder
-    indexes: dict[Path, Index] = field(default_factory=dict)
-
-
 class Search(NamedTuple):
-    """What is measured beside the ranking by cosine: BM25 with this weight, the texts of another encoder, and
-    the texts' embeddings in fewer bytes."""
+    """What is measured beside the ranking by cosine: BM25 with this weight, and the texts' embeddings in
+    fewer bytes."""
 
     weight: float | None = None
-    documents: Documents | None = None
     precisions: tuple[str, ...] = ()
 
 

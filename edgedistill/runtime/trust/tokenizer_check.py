@@ -82,7 +82,7 @@ def check(path: Path) -> None:
 def check_tokenizer(data: bytes) -> None:
     """Raises an error for a tokenizer.json whose tokens may take a time that a text's length does not bound:
     ValueError with what is wrong, or another where its parts are no parts of a tokenizer."""
-    tokenizer = json.loads(data, object_pairs_hook=_distinct)
+    tokenizer = json.loads(data, object_pairs_hook=distinct)
     _check_model(tokenizer["model"])
     steps = {part: list(_flat(tokenizer.get(part), part)) for part in STEPS}
     for part in STEPS:
@@ -98,12 +98,12 @@ def check_tokenizer(data: bytes) -> None:
             raise ValueError("added_tokens: one that takes the white space that it is found in")
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> Json:
+def distinct(pairs: list[tuple[str, Any]]) -> Json:
     """A JSON object. Of a key that occurs twice, parsers read the first, the last, or none."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    value = dict(pairs)
+    if len(value) != len(pairs):
         raise ValueError("a key twice, of which parsers read one or the other")
-    return found
+    return value
 
 
 def _most(number: int, what: str) -> None:

@@ -39,7 +39,7 @@ SET_ASIDE = 0.1
 REGULARIZATION = (1e-4, 1e-2, 1.0)  # in units of the sample's sum of squares of a dimension
 
 
-def find(spec: Recipe, student: Finished) -> Run:
+def find(student: Finished) -> Run:
     """The finished student that a recipe starts from.
 
     Raises UserError as `bundle_run.open_finished`, and where the recipe asks for what this student does not
@@ -59,12 +59,6 @@ def find(spec: Recipe, student: Finished) -> Run:
             f"student.lexical: {name} has {source.dims} dimensions, a projection of words needs "
             f"{LEXICAL_CODES}; leave it out"
         )
-    for number, stage in enumerate(spec.distilling):
-        if source.kind == "static" and stage.optimizer == "muon":
-            raise UserError(
-                f"stages[{number}].optimizer: muon optimizes the matrices of layers, and {name} is a "
-                "static student, which has none; leave it out"
-            )
     return source
 
 

@@ -20,7 +20,6 @@ from edgedistill.vocabulary import learn_tokenizer, trim_tokenizer
 
 # The options that read the corpus, and what they do with it.
 OF_THE_CORPUS = {
-    "vocabulary_size": "is learned from",
     "unigram": "is learned from",
     "trim": "keeps the tokens of",
 }
@@ -74,8 +73,6 @@ def _new(
     if student.unigram is not None:
         return learn_tokenizer.learn_unigram(corpora, student.unigram, session=session), None
     tokenizer = named(student, models)
-    if student.vocabulary_size is not None:
-        return learn_tokenizer.learn_wordpiece(tokenizer, corpora, student.vocabulary_size), None
     if student.trim is None:
         return tokenizer, None
     smaller, report = trim_tokenizer.trimmed(tokenizer, corpora, student.trim)

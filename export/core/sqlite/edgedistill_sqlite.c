@@ -7,7 +7,8 @@
  *     select id from notes_vec where embedding match embed_query('how do I reset it?') order by distance limit 10;
  *
  * embed, embed_query, embed_document(text [, 'float32' | 'int8' | 'bits']): a BLOB, NULL of NULL. cosine(a, b) of two float32
- * embeddings. embed_open(path) opens a student for this connection, in place of the one before; the path needs no load_extension.
+ * embeddings. embed_open(path) opens a student for this connection, in place of the one before; it returns what the file
+ * says of it, as JSON (name, precision, space).
  */
 #include "edgedistill.h"
 #include <sqlite3ext.h>
@@ -46,9 +47,10 @@ static void fail(sqlite3_context *c, const char *place, const char *fact) {
 static void open_file(sqlite3_context *c, int count, sqlite3_value **values) {
     opened *o = (opened *)sqlite3_user_data(c);
     const char *path = (const char *)sqlite3_value_text(values[0]), *error = path ? read_student(o, path) : "no path";
+    size_t size;
     (void)count;
     if (error) fail(c, path ? path : "embed_open", error);
-    else sqlite3_result_int64(c, (sqlite3_int64)ed_size(o->student));
+    else path = ed_about(o->student, &size), sqlite3_result_text(c, path, (int)size, SQLITE_TRANSIENT);
 }
 
 static void embed(sqlite3_context *c, int count, sqlite3_value **values, int role) {

@@ -18,7 +18,6 @@ export const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);
 const mounts = { "/few.bin": studentFile("nano") };
 const { server, origin: served } = await serve(mounts, PAGE);
 export const origin = served;
-export const { port } = server.address();
 export const browser = await launch();
 
 /** Serve bytes below /NAME.bin. */

@@ -1,16 +1,15 @@
-"""A run that pauses and is resumed ends with the bytes of one that does not."""
+"""A run that is cut and resumed ends with the bytes of one that is not."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-import torch
 
 from edgedistill import recipe, resolve
-from edgedistill.training import train
+from edgedistill.training import checkpoint, train
 from edgedistill.training.initial_student import initial_weights
-from edgedistill.training.stage_in_progress import Paused
+from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World
 
 STUDENTS: dict[str, dict[str, Any]] = {
@@ -24,7 +23,7 @@ STUDENTS: dict[str, dict[str, Any]] = {
         "trim": {},
         "embeddings": {"from": "teacher", "weighting": "frequency"},
     },
-    "static": {"kind": "static", "width": 8, "vocabulary_size": 200, "head": "linear"},
+    "static": {"kind": "static", "width": 8, "trim": {}, "head": "linear"},
     "bilstm": {"kind": "bilstm", "width": 16, "hidden": 8, "readout": "max", "head": "linear"},
 }
 
@@ -38,10 +37,26 @@ OBJECTIVE = {
 }
 
 
+def cut_at(monkeypatch: pytest.MonkeyPatch, *steps: int):
+    """Let training be cut after these steps of a stage, each with its checkpoint."""
+    follow = StageInProgress.follow
+    left = list(steps)
+
+    def cut(self: StageInProgress, loss: float):
+        follow(self, loss)
+        if left and self.step == left[0]:
+            left.pop(0)
+            raise InterruptedError
+
+    monkeypatch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(StageInProgress, "follow", cut)
+
+
 @pytest.mark.parametrize("student", STUDENTS.values(), ids=STUDENTS)
-def test_paused_and_resumed(student: dict[str, Any], world: World, tmp_path, monkeypatch):
+def test_cut_and_resumed(student: dict[str, Any], world: World, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEDISTILL_DATA", str(world.data))
     stage = {"name": "distil", "objective": OBJECTIVE, "steps": 9, "batch": 16, "bucket": 4}
+    stage |= {"initial_share": 0.25, "rehearsal": 0.5}  # of the weights before the first step
     corpus = {"files": [str(world.data / "texts.txt")], "held_out": 40}
     spec = recipe.parse(world.recipe(student=student, stages=[stage], rows=corpus), "tiny")
     train.train(spec, tmp_path / "once")
@@ -53,22 +68,14 @@ def test_paused_and_resumed(student: dict[str, Any], world: World, tmp_path, mon
         return build(*arguments, **options)
 
     monkeypatch.setattr(initial_weights, "build", noted)
-    paused = tmp_path / "paused"
-    weights = []
-    for number, step in enumerate((2, 2, 5)):
-        with pytest.raises(Paused) as caught:
-            train.train(spec, paused, resume=number > 0, pause_at=step)
-        assert not paused.exists() and resolve.unfinished_run(paused).exists()
-        weights.append(
-            {name: value.clone() for name, value in caught.value.student.module.state_dict().items()}
-        )
-    assert all(
-        torch.equal(value, weights[1][name]) for name, value in weights[0].items()
-    )  # paused there already
-    assert not all(torch.equal(value, weights[2][name]) for name, value in weights[0].items())
-    info = train.train(spec, paused, resume=True, pause_at=9)
+    cut_at(monkeypatch, 2, 5)
+    cut = tmp_path / "cut"
+    for number in range(2):
+        with pytest.raises(InterruptedError):
+            train.train(spec, cut, resume=number > 0)
+        assert not cut.exists() and resolve.unfinished_run(cut).exists()
+    info = train.train(spec, cut, resume=True)
     assert info["stages"][0]["steps"] == 9
-    assert (paused / "student.safetensors").read_bytes() == (
-        tmp_path / "once" / "student.safetensors"
-    ).read_bytes()
-    assert fitted == [True, False, False, False]  # what a checkpoint replaces is not fitted again
+    once, resumed = (tmp_path / name / "student.safetensors" for name in ("once", "cut"))
+    assert once.read_bytes() == resumed.read_bytes()
+    assert fitted == [True, False, False]  # what a checkpoint replaces is not fitted again
