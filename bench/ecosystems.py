@@ -259,7 +259,7 @@ def _without_roles(folder: Path) -> dict[str, Any]:
     golden = files.read_json(folder / "parity.json")
     roles = golden.get("roles", ["text"] * len(golden["texts"]))
     kept = [at for at, role in enumerate(roles) if role == "text"]
-    return {**golden, **{key: [golden[key][at] for at in kept] for key in ("texts", "truncated", "vectors")}}
+    return {**golden, **{key: [golden[key][at] for at in kept] for key in ("texts", "ids", "vectors")}}
 
 
 def _result(answer: dict[str, Any] | str, golden: dict[str, Any], precision: str) -> dict[str, Any]:
@@ -323,7 +323,8 @@ def compared(vectors: list[list[float]], golden: dict[str, Any], precision: str)
     threshold."""
     rows = np.array(vectors, np.float64)
     cosines = (rows * np.array(golden["vectors"])).sum(1)
-    whole = ~np.array(golden["truncated"])
+    lengths = np.array(list(map(len, golden["ids"])))
+    whole = lengths < lengths.max()  # the longest fill max_tokens
     below = int((cosines < golden["cosine_at_least"][precision]).sum())
     return {
         "texts": len(rows),

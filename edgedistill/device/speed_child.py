@@ -172,6 +172,8 @@ def here(runner: str, request: Json) -> int:
 
 
 def _student(request: Json) -> bytes:
+    if request["device"] != "cpu":
+        raise UserError("--device: the core runs on cpu alone; leave the option out")
     with bundle.load(f"{request['bundle']}:{request['precision']}", threads=1) as opened:
         return content(opened)
 

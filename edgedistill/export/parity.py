@@ -83,21 +83,19 @@ def _golden(
     """What torch gives for items, each the texts and their role, by itself. Raises CheckFailed where that is
     not finite."""
     ids = []
-    truncated = []
     outputs = []
     way_out = "open it in transformers, and see there"
     fails = opening(type(module).__name__, "torch cannot embed with it", way_out)
     for texts, role in items:
         reader = read._replace(prompt=run.prompts.of(role))
         ids.append(reader.token_ids(texts))
-        truncated.append(any(map(reader.is_truncated, texts)))
     with fails, torch.inference_mode():
         for item in ids:
             columns = [torch.tensor([row]) for row in item]
             outputs.append(module(*(part for row in columns for part in (row, torch.ones_like(row)))))
     roles = [role for _, role in items] if run.prompts.own else []
     rows = torch.cat(outputs).numpy()
-    golden = Golden(measure, [texts for texts, _ in items], ids, truncated, rows, roles)
+    golden = Golden(measure, [texts for texts, _ in items], ids, rows, roles)
     if (at := not_finite(golden.rows)) is not None:
         raise CheckFailed(
             f"{golden.name(at)} has no finite embedding in torch either, in float32: "

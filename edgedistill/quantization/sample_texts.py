@@ -38,10 +38,6 @@ class Reader(NamedTuple):
             for text in texts
         ]
 
-    def is_truncated(self, text: str) -> bool:
-        """Whether a text has more tokens than the encoder takes."""
-        return len(self.tokenizer(self.prompt + text, verbose=False)["input_ids"]) > self.max_tokens
-
     def golden_texts(self) -> list[str]:
         """The golden texts of this length and tokenizer."""
         return golden_texts(self.tokenizer, self.prompt, self.max_tokens)

@@ -235,7 +235,7 @@ class Bundle:
         numbers, cosines = search(asked, np.asarray(rows), k, calibration=self.calibration)
         return (numbers[0], cosines[0]) if one else (numbers, cosines)
 
-    def classify(self, items: Any, batch_tokens: int | None = None) -> Any:
+    def classify(self, items: Any) -> Any:
         """Label texts, or pairs of texts, see `ClassifierBundle`. Raises UserError: an encoder has no
         labels."""
         raise UserError(
@@ -374,7 +374,9 @@ class Bundle:
                 raise UserError(f"texts[{at}]: has no tokens in this bundle's vocabulary; leave it out")
         return rows
 
-    def _run(self, columns: Columns, width: int, batch_tokens: int | None, advance: Advance = int) -> ndarray:
+    def _run(
+        self, columns: Columns, width: int, batch_tokens: int | None = None, advance: Advance = int
+    ) -> ndarray:
         """The row (n, width) of each item, given as the token ids of its first and second text: an embedding,
         cut to that many dimensions, or logits."""
         for column in columns:
@@ -427,7 +429,9 @@ class MeanBundle(Bundle):
         document, query = (encoder._tokenize(texts, first, role) for encoder in self._both)
         return [np.concatenate([a, b + self._vocabulary]) for a, b in zip(document, query, strict=True)]
 
-    def _run(self, columns: Columns, width: int, batch_tokens: int | None, advance: Advance = int) -> ndarray:
+    def _run(
+        self, columns: Columns, width: int, batch_tokens: int | None = None, advance: Advance = int
+    ) -> ndarray:
         (ids,) = columns
         vocabulary = self._vocabulary
         document, query = self._both
@@ -511,32 +515,25 @@ class ClassifierBundle(Bundle):
     encode_ids = encode
 
     @border()
-    def classify(
-        self, items: Iterable[Item], batch_tokens: int | None = None, progress: bool = False, **others: Any
-    ) -> Classification:
+    def classify(self, items: Iterable[Item]) -> Classification:
         """Label n items: (labels, probabilities), a list of n and (n, C) float32.
 
         items: any iterable, as for `encode`, of strings or of pairs such as ("A text.", "Another one."). The
-        columns of the probabilities are in the order of `labels`. batch_tokens:, progress:, others: as for
-        `encode`.
+        columns of the probabilities are in the order of `labels`.
 
         Raises UserError for an item that is neither, and names its index.
         """
-        options = {"batch_tokens": batch_tokens, "progress": progress}
-        probabilities = softmax(self.logits(items, **our_names("classify", others, options)))
+        probabilities = softmax(self.logits(items))
         return Classification([self.labels[at] for at in probabilities.argmax(1).tolist()], probabilities)
 
-    def logits(
-        self, items: Iterable[Item], batch_tokens: int | None = None, progress: bool = False
-    ) -> ndarray:
+    def logits(self, items: Iterable[Item]) -> ndarray:
         """(n, C) float32, the classifier head's outputs before softmax. Raises as `classify`."""
         items = listed(items, "items", 1 + self.pair)
         logits = np.zeros((len(items), len(self.labels)), np.float32)
-        with progress_bar(len(items), progress, "classifying", "items") as advance:
-            for start in range(0, len(items), WINDOW):
-                columns = self._columns(items[start : start + WINDOW], start)
-                ids = [self._tokenize(column, start) for column in columns]
-                logits[start : start + WINDOW] = self._run([*ids], len(self.labels), batch_tokens, advance)
+        for start in range(0, len(items), WINDOW):
+            columns = self._columns(items[start : start + WINDOW], start)
+            ids = [self._tokenize(column, start) for column in columns]
+            logits[start : start + WINDOW] = self._run([*ids], len(self.labels))
         return logits
 
     def tokenize_items(self, items: Sequence[Item]) -> list[list[ndarray]]:

@@ -28,14 +28,12 @@ class Golden(NamedTuple):
     """What every runner must reproduce: items, the token ids of their texts, and rows (n, d) by torch, each
     item by itself. An item has one text; of a classifier of pairs two.
 
-    truncated: of each item, whether a text has more tokens than its ids. roles: of each, where the encoder
-        has prompts of its own for queries or documents; otherwise empty.
+    roles: of each item, where the encoder has prompts of its own for queries or documents; otherwise empty.
     """
 
     measure: Measure
     items: list[list[str]]
     ids: list[list[list[int]]]
-    truncated: list[bool]
     rows: np.ndarray
     roles: Sequence[str] = ()
 
@@ -64,7 +62,6 @@ def content(golden: Golden, about: Json, max_tokens: int, limits: dict[str, floa
         measure.limits: limits,
         "texts": items,
         "ids": ids,
-        "truncated": golden.truncated,
         **({"roles": list(golden.roles)} if golden.roles else {}),
         measure.rows: [[round(value, 6) for value in row] for row in rows],
     }
@@ -86,7 +83,6 @@ class _GoldenTexts(Part):
         min_length=1, max_length=MOST_TEXTS
     )
     ids: list[Annotated[list[Ids], BeforeValidator(_of_texts)]]
-    truncated: list[bool] = Field([])
     roles: list[Literal["text", "query", "document"]] = Field([])
     vectors: list[list[Number]] = Field([])
     logits: list[list[Number]] = Field([])
@@ -106,21 +102,22 @@ def read(folder: Path, manifest: Json) -> Golden:
     if facts := list(_problems(golden, rows, measure, manifest)):
         raise UserError(*(f"{path}: {fact}; {COPY_AGAIN}" for fact in facts))
     array = np.array(rows, np.float32)
-    return Golden(measure, golden.texts, golden.ids, golden.truncated, array, golden.roles)
+    return Golden(measure, golden.texts, golden.ids, array, golden.roles)
 
 
 def _problems(
     golden: _GoldenTexts, rows: list[list[float]], measure: Measure, manifest: Json
 ) -> Iterator[str]:
     items = len(golden.texts)
-    for name, values in (("ids", golden.ids), ("truncated", golden.truncated), ("roles", golden.roles)):
-        if len(values) not in (items, items if name == "ids" else 0):
-            yield f"{name}: {len(values)} for {items} texts"
+    if len(golden.ids) != items:
+        yield f"ids: {len(golden.ids)} for {items} texts"
+    if len(golden.roles) not in (items, 0):
+        yield f"roles: {len(golden.roles)} for {items} texts"
     texts = len(manifest.get("inputs", INPUTS[:2])) // 2
     if {*map(len, golden.texts), *map(len, golden.ids)} != {texts}:
         yield f"texts, ids: not {texts} of each item"
     most = manifest["max_tokens"]
-    if max(len(row) for item in golden.ids for row in item) > most:
+    if any(len(row) > most for item in golden.ids for row in item):
         yield f"ids: above {most} for a text"
     if len(rows) != items or {*map(len, rows)} != {width(manifest)}:
         yield f"{measure.rows}: not {items} rows of {width(manifest)} numbers"

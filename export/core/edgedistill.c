@@ -1000,11 +1000,15 @@ static void ed_probabilities(double *row, size_t size) {
     for (size_t j = 0; j < size; j++) row[j] /= sum;
 }
 
-/* 1 − the largest difference of a probability, or the cosine; `row` has `size` places for each. */
+/* 1 − the largest difference of a probability, or the cosine; −1 of what is not finite. `row` has `size` places for each. */
 static double ed_likeness(const ed_student *s, const float *found, const uint8_t *stored, double *row) {
     size_t size = (size_t)s->h.size;
     double product = 0, a = 0, b = 0, most = 0;
-    for (size_t j = 0; j < size; j++) row[j] = found[j], row[size + j] = ed_half((uint32_t)(stored[2 * j] | stored[2 * j + 1] << 8));
+    for (size_t j = 0; j < size; j++) {
+        uint32_t half = (uint32_t)(stored[2 * j] | stored[2 * j + 1] << 8);
+        if ((half & 0x7C00) == 0x7C00) return -1;
+        row[j] = found[j], row[size + j] = ed_half(half);
+    }
     if (s->h.labels) ed_probabilities(row, size), ed_probabilities(row + size, size);
     for (size_t j = 0; j < size; j++) {
         product += row[j] * row[size + j], a += row[j] * row[j], b += row[size + j] * row[size + j];
@@ -1147,35 +1151,20 @@ ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *
 #else
 #define ED_STEP 32
 #if ED_KERNEL == ED_128_BITS
+typedef int16_t ED_(words) __attribute__((vector_size(16)));
+typedef ED_(words) ED_(wordsu) __attribute__((aligned(1), may_alias));
+ED_TARGET static inline ED_(words) ED_(load_words)(const void *p) { return *(const ED_(wordsu) *)p; }
 #ifdef __wasm_simd128__
-typedef v128_t ED_(v128);
-#define ED_GET(p) wasm_v128_load(p)
-#define ED_EVEN(x) wasm_i16x8_shr(wasm_i16x8_shl(x, 8), 8)
-#define ED_ODD(x) wasm_i16x8_shr(x, 8)
-#define ED_MADD(s, x, e, y, o) wasm_i32x4_add(s, wasm_i32x4_add(wasm_i32x4_dot_i16x8(x, e), wasm_i32x4_dot_i16x8(y, o)))
-#define ED_SPLAT(x) wasm_i32x4_splat(x)
-#define ED_AND(x, y) wasm_v128_and(x, y)
-#define ED_UPPER(x) wasm_u16x8_shr(x, 8)
-#define ED_NONE wasm_i32x4_splat(0)
-#define ED_SET(p, x) wasm_v128_store(p, x)
+#define ED_MADD(x, y) ((VI)wasm_i32x4_dot_i16x8((v128_t)(x), (v128_t)(y)))
 #else
-typedef __m128i ED_(v128);
-#define ED_GET(p) _mm_loadu_si128((const __m128i *)(p))
-#define ED_EVEN(x) _mm_srai_epi16(_mm_slli_epi16(x, 8), 8)
-#define ED_ODD(x) _mm_srai_epi16(x, 8)
-#define ED_MADD(s, x, e, y, o) _mm_add_epi32(s, _mm_add_epi32(_mm_madd_epi16(x, e), _mm_madd_epi16(y, o)))
-#define ED_SPLAT(x) _mm_set1_epi32(x)
-#define ED_AND(x, y) _mm_and_si128(x, y)
-#define ED_UPPER(x) _mm_srli_epi16(x, 8)
-#define ED_NONE _mm_setzero_si128()
-#define ED_SET(p, x) _mm_storeu_si128((__m128i *)(p), x)
+#define ED_MADD(x, y) ((VI)_mm_madd_epi16((__m128i)(x), (__m128i)(y)))
 #endif
 
 /* 16 rows of weights in 16 bits: of each 4 columns of 4 rows the even ones, then the odd ones. */
 ED_TARGET static void ED_(widen)(const int8_t *w, size_t k, int16_t *out) {
     for (size_t i = 0; i < k; i++, w += 16, out += 16) {
-        ED_(v128) x = ED_GET(w);
-        ED_SET(out, ED_EVEN(x)), ED_SET(out + 8, ED_ODD(x));
+        ED_(words) x = ED_(load_words)(w);
+        *(ED_(wordsu) *)out = (x << 8) >> 8, *(ED_(wordsu) *)(out + 8) = x >> 8;
     }
 }
 #endif
@@ -1198,17 +1187,16 @@ ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_
     ED_ROWS(ED_PUT)
 #elif ED_KERNEL == ED_128_BITS
     /* without products of bytes: even and odd columns as ED_(widen) writes them, 2 rows at a time, which is what 16 registers hold */
-    typedef ED_(v128) v;
-#define ED_ZERO(c) v s##c = ED_NONE, t##c = s##c;
-#define ED_MORE(c) { v even = ED_GET(weights + 32 * c), odd = ED_GET(weights + 32 * c + 16); \
-    s##c = ED_MADD(s##c, a0, even, a1, odd), t##c = ED_MADD(t##c, b0, even, b1, odd); }
-#define ED_PUT(c) ED_SET(out + 32 * r + 4 * c, s##c), ED_SET(out + 32 * r + 32 + 4 * c, t##c);
+#define ED_ZERO(c) VI s##c = {0}, t##c = s##c;
+#define ED_MORE(c) { ED_(words) even = ED_(load_words)(weights + 32 * c), odd = ED_(load_words)(weights + 32 * c + 16); \
+    s##c += ED_MADD(a0, even) + ED_MADD(a1, odd), t##c += ED_MADD(b0, even) + ED_MADD(b1, odd); }
+#define ED_PUT(c) *(ED_(viu) *)(out + 32 * r + 4 * c) = s##c, *(ED_(viu) *)(out + 32 * r + 32 + 4 * c) = t##c;
     for (size_t r = 0; r < 4; r += 2) {
         const int8_t *weights = w;
         ED_ROWS(ED_ZERO)
         for (size_t i = 0; i < k; i += 4, weights += 128) {
-            v x = ED_SPLAT(ed_i32(a + r * k + i)), y = ED_SPLAT(ed_i32(a + r * k + k + i)), low = ED_SPLAT(0x00FF00FF);
-            v a0 = ED_AND(x, low), a1 = ED_UPPER(x), b0 = ED_AND(y, low), b1 = ED_UPPER(y);
+            VI zero = {0}, x = zero + ed_i32(a + r * k + i), y = zero + ed_i32(a + r * k + k + i);
+            VI a0 = x & 0x00FF00FF, a1 = x >> 8 & 0x00FF00FF, b0 = y & 0x00FF00FF, b1 = y >> 8 & 0x00FF00FF;
             ED_ROWS(ED_MORE)
         }
         ED_ROWS(ED_PUT)

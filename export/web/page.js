@@ -51,13 +51,10 @@ function show(...sections) {
   nameStudents();
 }
 
-/** What becomes of lines that are there before an encoder, above those that are offered or else above the way to one. */
+/** What becomes of lines that are there before an encoder. */
 function showKept() {
   const kept = encoder ? 0 : lines().length;
-  const next = kept ? `Pick an encoder to search your ${counted(kept, "line")}` : "";
-  const isOffered = !$("shipped").hidden;
-  $("kept").textContent = isOffered ? "" : next;
-  $("offer").textContent = (isOffered && next) || "Try an encoder";
+  $("kept").textContent = kept ? `Pick an encoder to search your ${counted(kept, "line")}` : "";
   $("without").hidden = kept > 0;
 }
 
@@ -669,7 +666,6 @@ async function offerStudents() {
   nameStudents();
   $("shipped").hidden = !buttons.length;
   if (buttons.length) $("own").open = false;
-  showKept();
 }
 
 $("unserved").remove();

@@ -10,7 +10,7 @@ from tests.ecosystems.conftest import ecosystems
 
 GOLDEN: dict[str, Any] = {
     "vectors": [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]],
-    "truncated": [False, False, True],
+    "ids": [[1], [1], [1, 2]],
     "cosine_at_least": {"fp32": 0.99},
 }
 

@@ -79,7 +79,7 @@ def test_the_card_names_each_library_that_opens_the_bundle(bundles: dict[str, Pa
     assert [name for name, card in cards.items() if "cannot open this bundle" in card] == ["bilstm", "static"]
 
 
-def test_the_tokenizer_truncates_by_itself_and_the_golden_file_says_where(bundles: dict[str, Path]):
+def test_the_tokenizer_truncates_by_itself(bundles: dict[str, Path]):
     folder = bundles["tanh"]
     golden = files.read_json(folder / "parity.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -87,5 +87,4 @@ def test_the_tokenizer_truncates_by_itself_and_the_golden_file_says_where(bundle
     assert tokenizer.padding is None
     tokenizer.no_truncation()
     whole = [tokenizer.encode(text).ids for text in golden["texts"]]
-    assert golden["truncated"] == [ids != all_ids for ids, all_ids in zip(golden["ids"], whole, strict=True)]
-    assert 2 <= sum(golden["truncated"]) <= 10
+    assert 2 <= sum(ids != all_ids for ids, all_ids in zip(golden["ids"], whole, strict=True)) <= 10

@@ -64,7 +64,7 @@ def test_its_golden_texts_in_another_engine(folder: Path):
         files.read_json(folder / "parity.json"),
         ReferenceEvaluator(str(folder / "onnx/model.onnx")),
     )
-    assert max(map(len, golden["ids"])) == 16 and any(golden["truncated"])
+    assert max(map(len, golden["ids"])) == 16
     ids = golden["ids"][9]
     columns = [np.pad([row], ((0, 0), (0, 16 - len(ids)))) for row in (ids, [1] * len(ids))]
     rows = engine.run(

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import tomllib
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,12 @@ def test_check_and_time(asked: Path, tmp_path):
     assert found["p90_ms"] >= found["p50_ms"] > 0 and found["rate_texts_s"] > 0
     people = node("cli.js", str(file), "--check")
     assert people.returncode == 0 and "tiny: OK, 36 golden texts match" in people.stdout
+    data = bytearray(file.read_bytes())
+    data[-4:] = b"\x00\x7c\x00\xfc"  # of the last golden embedding
+    data[12:16] = zlib.crc32(data[16:]).to_bytes(4, "little")
+    file.write_bytes(data)
+    differs = node("cli.js", str(file), "--check")
+    assert differs.returncode == 1 and "not all golden texts match" in differs.stdout
     assert node("cli.js", "--version").stdout == f"{files.read_json(CORE / 'package.json')['version']}\n"
     assert node("cli.js", "--help").stdout.startswith("Usage: edgedistill STUDENT")
 

@@ -88,6 +88,18 @@ def test_in_chromium_at_length(page: Path):
     run(page, SLOW)
 
 
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("name", ["firefox", "webkit"])
+def test_in_other_browsers(name: str, page: Path):
+    environment = {**os.environ, "EDGEDISTILL_PAGE": str(page)}
+    command = ["node", "test/engines.mjs", name]
+    done = subprocess.run(command, cwd=WEB, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode == 3:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_case_is_run():
     source = (WEB / "test" / "cases.mjs").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^  async (\w+)\(", source, re.MULTILINE)) == sorted(QUICK + SLOW)

@@ -161,7 +161,7 @@ def test_an_index_is_that_of_all_texts(folder: Path, monkeypatch):
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "2", 2**31])
-def test_counts_are_whole_numbers_above_zero(folder: Path, classifier: bundle.Bundle, value: Any):
+def test_counts_are_whole_numbers_above_zero(folder: Path, value: Any):
     opened = bundle.load(folder)
     for name, call in {
         "threads": lambda: bundle.load(folder, threads=value),
@@ -170,8 +170,6 @@ def test_counts_are_whole_numbers_above_zero(folder: Path, classifier: bundle.Bu
         with pytest.raises(UserError) as caught:
             call()
         assert str(caught.value).startswith(f"{name}={value!r}: not a whole number from 1 to ")
-    with pytest.raises(UserError, match="batch_tokens="):
-        classifier.logits(["a"], batch_tokens=value)
 
 
 @pytest.mark.parametrize("name", ["", " ", None, 3])
@@ -211,7 +209,7 @@ def test_a_closed_bundle_says_so(folder: Path, classifier: bundle.Bundle):
 # Names of other libraries
 
 
-def test_names_of_sentence_transformers(copy: Path, classifier: bundle.Bundle, capsys):
+def test_names_of_sentence_transformers(copy: Path, capsys):
     rewrite(copy, dims=[24, 8])
     opened = bundle.load(copy)
     theirs = {"normalize_embeddings": True, "convert_to_numpy": True, "convert_to_tensor": False}
@@ -227,11 +225,6 @@ def test_names_of_sentence_transformers(copy: Path, classifier: bundle.Bundle, c
         "batch_token=3: no parameter 'batch_token'; did you mean 'batch_tokens'? "
         "(batch_tokens, dim, precision, progress, role)",
     ]
-    labels = classifier.classify(TEXTS, show_progress_bar=True).labels
-    assert capsys.readouterr().err
-    assert labels == classifier.classify(TEXTS).labels and not capsys.readouterr().err
-    with pytest.raises(UserError, match="classify: convert_to_tensor=True: embeddings are an array"):
-        classifier.classify(TEXTS, batch_size=8, convert_to_tensor=True)
 
 
 # Search

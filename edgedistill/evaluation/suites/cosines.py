@@ -46,15 +46,10 @@ class Remembered:
         self.rows = dict[str, Any]()
 
     def __call__(self, texts: list[str]) -> Floats:
-        """(n, d), a row per text. Raises ValueError where the encoder returns another shape."""
+        """(n, d), a row per text. Raises ValueError where the encoder returns another number of rows."""
         new = [text for text in dict.fromkeys(texts) if text not in self.rows]
         if new:
-            embeddings = np.asarray(self.encode(new))
-            if embeddings.ndim != 2 or len(embeddings) != len(new):
-                raise ValueError(
-                    f"encode returned {embeddings.shape} for {len(new)} texts; (n, d) is expected"
-                )
-            self.rows.update(zip(new, embeddings, strict=True))
+            self.rows.update(zip(new, np.asarray(self.encode(new)), strict=True))
         return np.stack([self.rows[text] for text in texts])
 
 

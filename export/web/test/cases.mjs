@@ -127,8 +127,8 @@ export const cases = {
     await shown(on, "open");
     assert.equal(await on.isVisible("#error"), false);
     await on.fill("#texts", "My parcel is late");
-    await on.waitForFunction(() => document.getElementById("offer").textContent === "Pick an encoder to search your 1 line");
-    assert.deepEqual([await text(on, "kept"), await on.isVisible("#without")], ["", false]);
+    await on.waitForFunction(() => document.getElementById("kept").textContent === "Pick an encoder to search your 1 line");
+    assert.equal(await on.isVisible("#without"), false);
     await openAddress(on, "/few.bin");
     await on.waitForSelector("#query:enabled");
     const asked = async (query, found) => {
@@ -333,7 +333,7 @@ export const cases = {
     const noLines = "no lines in it; give a text file with one text a line";
     await refusal("empty.txt", " \n", noLines);
     await dropText(on, "early.md", "before an encoder");
-    await on.waitForFunction(() => document.getElementById("offer").textContent === "Pick an encoder to search your 1 line");
+    await on.waitForFunction(() => document.getElementById("kept").textContent === "Pick an encoder to search your 1 line");
     assert.equal(await on.isVisible("#refused"), false);
     await openAddress(on, "/few.bin");
     await opened(on);
@@ -483,7 +483,7 @@ export const cases = {
       assert.deepEqual(await inBrowser(on, `/${name}.bin`, {}, "() => 0"), { error: `${origin}/${name}.bin: ${fact}`, name: "StudentError" });
     }
     assert.match((await inBrowser(on, "/none.bin", {}, "() => 0")).error, /none\.bin: not there \(HTTP 404\); give the address of a student's file$/);
-    assert.match((await inBrowser(on, "file:///etc/passwd", {}, "() => 0")).error, /^file:.*: not a web address/);
+    assert.match((await inBrowser(on, "file:///etc/passwd", {}, "() => 0")).error, /^file:.*: no answer; check the address/);
     const refused = async (query, expected) => assert.match(await errorOf(await page(`/?student=${query}`)), expected);
     await refused("/flipped.bin", /flipped\.bin: Damaged: its checksum is wrong\. Get the file again, or export it again\.$/);
   },
