@@ -82,7 +82,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def measure_briefly():
-    """What plans by measured seconds measures a call or two: no number is too rough here, few steps do."""
+    """What plans by measured seconds measures a call or two: here no number is too rough."""
     from edgedistill.adapting import plan as adapting_plan
     from edgedistill.fitting import judge
     from edgedistill.fitting import plan as fitting_plan
@@ -90,7 +90,6 @@ def measure_briefly():
     from edgedistill.planning import cost, training_time
 
     cost.MOST_SECONDS, cost.ROUNDS, training_time.TEACHER_SECONDS = 0.0, 1, 0.0
-    adapting_plan.FEWEST_STEPS = 40
     adapting_plan.TEACHER_S = fitting_plan.TEACHER_S = 0.1
     fitting_texts.MOST_EPOCHS = 0.5  # a fit ends by its steps
     judge.PASSAGES, judge.QUERIES = 100, 60
