@@ -128,8 +128,6 @@ class Tiny:
         if student.get("kind") == "static" and "head" not in student:
             student["width"] = WIDTH  # without a head it is as wide as the teacher
         for stage in made.get("stages", []):
-            if "augment" in stage and not parts_of_speech():
-                stage["augment"]["pos"] = 0.0
             stage.pop("epochs", None)
             stage["steps"] = STEPS
             scores = stage.get("rows", {}).get("scores", {})
@@ -208,16 +206,6 @@ def _runs_named(spec: recipe.Recipe) -> Iterator[str]:
         spec.student.weights if isinstance(spec.student, recipe.Finished) else None,
     ]
     yield from (name for name in named if name is not None and name.startswith("runs/"))
-
-
-def parts_of_speech() -> bool:
-    """Whether nltk's tagger and its data are here."""
-    try:
-        import nltk
-
-        return bool(nltk.pos_tag(["cat"]))
-    except (ImportError, LookupError):
-        return False
 
 
 def _model(folder: Path, words: Any, chain: bool = False, width: int = WIDTH) -> Path:
