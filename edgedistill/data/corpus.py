@@ -405,7 +405,7 @@ def _streams(
     """(name, what identifies the content, texts) of each."""
     if spec.dataset is not None:
         column = spec.column if isinstance(spec.column, str) else "text"
-        rows = readers.hub_columns(spec, [column], f"{place}.dataset", f"{place}.column")
+        rows = readers.hub_columns(spec, [column], place, "column")
         content_id = [spec.dataset, spec.config, spec.split, spec.revision]
         yield f"{spec.dataset}@{spec.revision}", content_id, (text for (text,) in rows)
         return

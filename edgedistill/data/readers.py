@@ -503,52 +503,46 @@ def _is_number(kind: Any) -> bool:
     return bool(of.is_boolean(kind) or of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind))
 
 
-def hub_table(spec: Any, split: str, place: str, streaming: bool = False) -> Any:
-    """A `datasets` data set, opened. `spec` has `dataset`, `config` and `revision`; the recipe names it at
-    `place`.
+def hub_columns(
+    spec: Any, columns: Sequence[str], place: str, key: str, null: str | None = None
+) -> Iterator[tuple[str, ...]]:
+    """Those columns of the rows of a hub data set, streamed and not normalized; a class number by its name.
 
-    Raises UserError: no such data set, configuration, split or revision, no network.
+    The column `translation.de` is the key `de` inside the column `translation`. The recipe names the data set
+    at `place`, with `dataset`, `config`, `split` and `revision`, and the columns at the `key` there. `null`
+    is read where a cell is empty, if that is allowed. Raises UserError: no such data set, configuration,
+    split, revision or column, no network, a cell without text.
     """
     datasets = require("datasets", "edgedistill train", "train")
     try:
-        return datasets.load_dataset(
-            spec.dataset, spec.config, split=split, revision=spec.revision, streaming=streaming
+        table = datasets.load_dataset(
+            spec.dataset, spec.config, split=spec.split, revision=spec.revision, streaming=True
         )
-    except (OSError, ValueError) as error:
-        raise _not_fetched(spec, split, place, error) from None
-
-
-def _not_fetched(spec: Any, split: str, place: str, error: Exception) -> UserError:
-    fact = " ".join(str(error).split())[:200]
-    return UserError(
-        f"{place}: {spec.dataset!r} at {spec.revision!r}, split {split!r}: {fact}; check all three, and the "
-        "network"
-    )
-
-
-def hub_columns(
-    spec: Any,
-    columns: Sequence[str],
-    place: str,
-    field: str,
-    null: str | None = None,
-) -> Iterator[tuple[str, ...]]:
-    """Those columns of the rows of a hub data set, streamed and not normalized.
-
-    The column `translation.de` is the key `de` inside the column `translation`. `place` is where the recipe
-    names the data set, `field` where it names the columns; `null` is read where a cell is empty, if that is
-    allowed. Raises UserError: no such column, a cell without text, and as `hub_table`.
-    """
-    try:
-        for number, row in enumerate(hub_table(spec, spec.split, place, streaming=True), 1):
-            found = []
-            for column in columns:
-                value = _cell(row, column, spec.dataset, field)
+        features = getattr(table, "features", None) or {}
+        classes = [getattr(features.get(column), "names", None) for column in columns]
+        for number, row in enumerate(table, 1):
+            cells = []
+            for column, names in zip(columns, classes, strict=True):
+                value = _cell(row, column, spec.dataset, f"{place}.{key}")
                 value = null if value is None else value
-                found.append(_text(column, value, f"{spec.dataset}: row {number}"))
-            yield tuple(found)
-    except OSError as error:  # while streaming
-        raise _not_fetched(spec, spec.split, place, error) from None
+                if names and isinstance(value, int):
+                    value = _class_name(value, names, f"{place}: row {number:,}")
+                cells.append(_text(column, value, f"{spec.dataset}: row {number}"))
+            yield tuple(cells)
+    except (OSError, ValueError) as error:
+        fact = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{place}.dataset: {spec.dataset!r} at {spec.revision!r}, split {spec.split!r}: {fact}; check "
+            "all three, and the network"
+        ) from None
+
+
+def _class_name(number: int, names: list[str], place: str) -> str:
+    if not 0 <= number < len(names):
+        raise UserError(
+            f"{place} has the label {number}: labels are hidden, as in GLUE's test sets; leave that split out"
+        )
+    return names[number]
 
 
 def _cell(row: dict[str, Any], column: str, name: str, field: str) -> Any:
