@@ -145,6 +145,7 @@ def test_it_learns_from_a_second_teacher_too(world: World, student: Path, tmp_pa
 
 
 def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "FEWEST_STEPS", 40)
     data = documents(tmp_path / "data")
     teacher = recipe.Teacher(model=str(world.teacher))
     request = adapting.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher)

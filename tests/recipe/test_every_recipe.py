@@ -7,11 +7,11 @@ import gzip
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import baselines
 import numpy as np
 import pytest
 import yaml
@@ -27,9 +27,6 @@ from tests.conftest import added_kinds, make_encoder, make_tokenizer, measure_br
 from tests.faults.commands import PROCESSES, contents, of_a_run
 from tests.faults.record import record
 from tests.vocabulary.test_trim_tokenizer import unigram
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "reproduction"))
-import baselines
 
 PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
 LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
