@@ -83,13 +83,15 @@ RESULTS, FITS = (
 
 
 def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dict[str, Any]) -> str:
-    """The table of what ships and the teacher: sizes, times and STS as `peers/run.py` measured them in one
-    run, search as `search_test.py` did."""
+    """The table of what ships and the teacher: the teacher's size and STS as `peers/run.py` measured them,
+    all times as `bench` did in one run, search as `search_test.py` did."""
+    [source] = TABLES["shipped"][1]
+    timed = {row["bundle"]["name"]: row for row in report_files.read(source)}
     rows = {row["name"]: row for row in found["rows"]}
     tokenizer = resolve.model_files(resolve.Packaged(TEACHERS_NAME), None, "teacher") / "tokenizer.json"
     own = measured_tables.own_documents(searches)
     teacher = {
-        "name": TEACHER,
+        "name": "teacher",
         "languages": ["en"],
         "max_tokens": 256,
         "size_bytes": rows[TEACHER]["size_bytes"] + tokenizer.stat().st_size,
@@ -100,19 +102,20 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
     for each in [*shipped, teacher]:
         title = f"[`{each['name']}`](edgedistill/shipped/bundles/{each['name']}/README.md)"
         if each is teacher:
-            title = "*all-MiniLM-L6-v2, teacher of nano and micro*"
+            title = "*all-MiniLM-L6-v2, teacher of nano, micro and small*"
         languages = ", ".join(LANGUAGES[code] for code in each["languages"])
         numbers = [
             f"{each['size_bytes'] / 1e6:.1f}",
             *(f"{100 * each['scores'][suite]:.1f}" for suite in SCORED),
         ]
         worst = ""
-        if each["name"] in ("nano", "micro"):
+        if each["name"] in ("nano", "micro", "small"):
             worst = f"{min(measured_tables.shares(own, each['name']).values()):.0%}"
-        numbers += [worst, f"{rows[each['name']]['time']['p50_ms']:.2f}"]
+        numbers += [worst, f"{timed[each['name']]['single']['p50_ms']:.2f}"]
         lines.append(f"| {title} | {languages} | {each['max_tokens']} | {' | '.join(numbers)} |")
-    timing = found["timing"]
-    machine = f"{timing['machine']['cpu']} · {timing['threads']} thread · int8 · {found['made_at'][:10]}"
+    nano, small = timed["nano"], timed["small"]
+    precisions = f"{nano['bundle']['precision']}, `small` {small['bundle']['precision']}"
+    machine = f"{nano['machine']['cpu']} · {nano['threads']} thread · {precisions} · {nano['made_at'][:10]}"
     of_search = f"search: {searches['machine']['cpu']} · {searches['made_at'][:10]}"
     return "\n".join([*lines, "", f"<sub>{machine}<br>{of_search}</sub>", ""])
 
@@ -371,7 +374,10 @@ def card(quality: dict[str, Any], searches: list[dict[str, Any]]) -> str:
     means = (f"**{100 * column['average']:.1f}**" for column in columns)
     lines.append(f"| **mean** | {' | '.join(means)} |")
     listed = ", ".join(f"`{suite}` {100 * each['average']:.1f}" for suite, each in quality.items())
-    return "\n".join([*lines, "", f"Averages of other suites of `edgedistill bench`, int8: {listed}.", ""])
+    precision = searches[0]["bundle"]["precision"]
+    return "\n".join(
+        [*lines, "", f"Averages of other suites of `edgedistill bench`, {precision}: {listed}.", ""]
+    )
 
 
 def write_card(name: str, quality: dict[str, Any], searches: list[dict[str, Any]]) -> bool:

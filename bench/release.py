@@ -82,7 +82,7 @@ def check_python(package: Path, work: Path) -> str:
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", package)
-    for student in ("nano", "micro", "multi"):
+    for student in ("nano", "micro", "multi", "small"):
         told = run(folder / "bin" / "edgedistill", "verify", student, folder=work)
         if str(folder) not in told:
             sys.exit(f"{package}: another edgedistill than the installed one answered: {told}")

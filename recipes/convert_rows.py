@@ -31,6 +31,8 @@ def _stage(stage: dict[str, Any]) -> dict[str, Any]:
         found["rows"] = rows(section, key == "task") if section else None
     if found.get("kind") == "finetune":
         found.pop("bucket", None)
+    if found.get("augment"):
+        found["augment"] = {key: value for key, value in found["augment"].items() if key != "pos"}
     return found
 
 

@@ -128,6 +128,7 @@ def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_
 
 
 def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "FEWEST_STEPS", 40)
     data = documents(tmp_path / "data")
     teacher = recipe.Teacher(model=str(world.teacher))
     request = adapting.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher)

@@ -105,7 +105,7 @@ def test_a_name_that_is_nothing():
     way_out = "or give the folder of a bundle or a run"
     assert (
         problem("nanno")
-        == "student.weights: no finished student 'nanno'; did you mean 'nano'? (micro, multi, nano); "
+        == "student.weights: no finished student 'nanno'; did you mean 'nano'? (micro, multi, nano, small); "
         f"{way_out}"
     )
 

@@ -28,7 +28,7 @@ from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.session import Session, progress_bar
 
-FORMAT = 8  # part of every cache key: raise it when what is written changes
+FORMAT = 9  # part of every cache key: raise it when what is written changes
 CHUNK_TEXTS = 4096  # read at a time by a loop over all texts
 SHARD = 32_768  # texts of a `CorpusPass`
 # Names of added texts in `Corpus.sources`.
@@ -405,7 +405,7 @@ def _streams(
     """(name, what identifies the content, texts) of each."""
     if spec.dataset is not None:
         column = spec.column if isinstance(spec.column, str) else "text"
-        rows = readers.hub_columns(spec, [column], f"{place}.dataset", f"{place}.column")
+        rows = readers.hub_columns(spec, [column], place, "column")
         content_id = [spec.dataset, spec.config, spec.split, spec.revision]
         yield f"{spec.dataset}@{spec.revision}", content_id, (text for (text,) in rows)
         return

@@ -164,9 +164,7 @@ def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[Lexbo
         elif node.tag == "head":
             for element in node.css(_OF_HEAD):
                 left_out("head", f"<{element.tag}>")
-        elif node.is_element_node and (
-            _has_text(node) if node.tag not in _NO_TEXT else _END.search(node.text())
-        ):
+        elif node.is_element_node and (_holds_more(node) if node.tag in _NO_TEXT else _has_text(node)):
             left_out("hidden", f"<{node.tag}>")
         for tree in _inside(node) if shown and not leaving else []:
             yield from _visible(tree, left_out)
@@ -183,6 +181,12 @@ def _visible(root: LexborNode | None, left_out: LeftOut) -> Iterator[tuple[Lexbo
             leaving = True
             if node is not None and node.is_document_node:
                 return
+
+
+def _holds_more(node: LexborNode) -> bool:
+    """Whether there is a page's text in a script: one that has no end, or a template."""
+    kind = (node.attributes.get("type") or "").lower() if node.tag == "script" else ""
+    return bool(_END.search(node.text())) or (kind.startswith("text/") and "script" not in kind)
 
 
 def _has_text(node: LexborNode) -> bool:

@@ -5,9 +5,8 @@ al. 2019; the TS of SRA)."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,14 +18,13 @@ from edgedistill.data import added_texts, deduplicate, readers, rows
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.deduplicate import Row
 from edgedistill.data.rows import Rows
-from edgedistill.errors import UserError, require
+from edgedistill.errors import UserError
 from edgedistill.reading import Reading
 from edgedistill.recipe import Augment, Table
 from edgedistill.session import Session
 
 ROUNDS = {1: 20, 2: 10}  # passes over texts, over pairs: d-bert's n_iter
 LONGEST_NGRAM = 5
-Tagger = Callable[[list[str]], list[str | None]]  # the words of a text -> their parts of speech, or None
 
 
 class LabelledTask(NamedTuple):
@@ -174,34 +172,19 @@ def _check_same(labels: list[str], split: Rows, place: str) -> None:
             )
 
 
-class TaggedWords:
-    """The words of the training texts; `by_tag`: those of each part of speech, as often as they occur."""
-
-    def __init__(self, items: list[Row], tag: Tagger) -> None:
-        self.rows = [[text.split() for text in item] for item in items]
-        self.tags = [[tag(words) for words in row] for row in self.rows]
-        self.by_tag: dict[str, list[str]] = {}
-        flat = chain.from_iterable
-        for word, name in zip(flat(flat(self.rows)), flat(flat(self.tags)), strict=True):
-            if name is not None:
-                self.by_tag.setdefault(name, []).append(word)
-
-
 def most_rows(spec: Augment, task: Rows) -> int:
     """The most rows that a task's own and its transfer set can be together."""
     return max(len(task), min(spec.limit, len(task) * (1 + ROUNDS[len(task.sides)])))
 
 
-def augmented(
-    spec: Augment, task: Rows, mask: str, seed: int, tag: Tagger, session: Session, place: str
-) -> Rows:
+def augmented(spec: Augment, task: Rows, mask: str, seed: int, session: Session, place: str) -> Rows:
     """A task's rows with their labels, then those of its transfer set, which have none; from the cache where
     it has them."""
     made_of = {"task": task.fingerprint, "mask": mask, "seed": seed, "how": spec.model_dump()}
 
     def write(folder: Path) -> None:
         items = task.items
-        items += transfer_set(spec, items, mask, seed, tag)
+        items += transfer_set(spec, items, mask, seed)
         rows.write_items(folder, items, task.labels, {"sources": task.sources, "labels": task.label_names})
 
     folder = session.cache / "rows" / files.cache_key(format=rows.FORMAT, **made_of)
@@ -210,25 +193,25 @@ def augmented(
     return whole
 
 
-def transfer_set(spec: Augment, items: list[Row], mask: str, seed: int, tag: Tagger) -> list[Row]:
+def transfer_set(spec: Augment, items: list[Row], mask: str, seed: int) -> list[Row]:
     """New texts or pairs made from `items`: no duplicates, none of `items`, at most `limit` with those. Rows
     are edited round by round.
 
     A pure function of its arguments. A third of the edits of pairs change the first text, a third the second,
     a third both. A text of which no word remains is dropped, and so is a pair with such a text.
     """
-    words = TaggedWords(items, tag)
+    rows = [[text.split() for text in item] for item in items]
     seen = set(items)
     out: list[Row] = []
     for number in range(ROUNDS[len(items[0])]):
-        for row, texts in enumerate(words.rows):
+        for row, texts in enumerate(rows):
             if len(items) + len(out) >= spec.limit:
                 return out
             draw = np.random.default_rng([seed, number, row])
             which = range(len(texts)) if len(texts) == 1 else ((0,), (1,), (0, 1))[int(draw.integers(3))]
             edits: list[str | None] = [" ".join(text) for text in texts]
             for at in which:
-                edits[at] = edited(spec, texts[at], words.tags[row][at], words.by_tag, mask, draw)
+                edits[at] = edited(spec, texts[at], mask, draw)
             item = tuple(text for text in edits if text is not None)
             if len(item) == len(texts) and item not in seen:
                 seen.add(item)
@@ -236,49 +219,13 @@ def transfer_set(spec: Augment, items: list[Row], mask: str, seed: int, tag: Tag
     return out
 
 
-def edited(
-    spec: Augment,
-    words: list[str],
-    tags: list[str | None],
-    by_tag: dict[str, list[str]],
-    mask: str,
-    draw: np.random.Generator,
-) -> str | None:
-    """One text edited: each word masked, replaced or left, then perhaps an n-gram of it; None where no word
-    remains."""
-    out = []
-    left = []
-    for word, tag, chance in zip(words, tags, draw.random(len(words)).tolist(), strict=True):
-        changed = True
-        if chance < spec.mask:
-            out.append(mask)
-        elif chance < spec.mask + spec.pos and tag is not None:
-            out.append(by_tag[tag][int(draw.integers(len(by_tag[tag])))])
-        else:
-            out.append(word)
-            changed = False
-        left.append(not changed)
+def edited(spec: Augment, words: list[str], mask: str, draw: np.random.Generator) -> str | None:
+    """One text edited: each word masked or left, then perhaps an n-gram of it; None where no word remains."""
+    masked = draw.random(len(words)) < spec.mask
+    out = [mask if hidden else word for word, hidden in zip(words, masked, strict=True)]
+    kept = slice(None)
     if draw.random() < spec.ngram:
         size = min(len(out), int(draw.integers(1, LONGEST_NGRAM + 1)))
         start = int(draw.integers(len(out) - size + 1))
-        out = out[start : start + size]
-        left = left[start : start + size]
-    return " ".join(out) if any(left) else None
-
-
-def tagger(spec: Augment, place: str) -> Tagger:
-    """Return nltk's perceptron tagger (Penn tags), or one that knows no part of speech where `pos` is 0.
-
-    Raises UserError, which names the recipe key `place`, where nltk or its data is missing.
-    """
-    if spec.pos == 0:
-        return lambda words: [None] * len(words)
-    nltk = require("nltk", "edgedistill train", "augment")
-    try:
-        nltk.pos_tag(["word"])
-    except (LookupError, OSError):
-        raise UserError(
-            f"{place}: parts of speech come from nltk's tagger, whose data it does not find; "
-            "python -m nltk.downloader averaged_perceptron_tagger_eng, or set pos: 0"
-        ) from None
-    return lambda words: [tag for _, tag in nltk.pos_tag(words)]
+        kept = slice(start, start + size)
+    return None if masked[kept].all() else " ".join(out[kept])

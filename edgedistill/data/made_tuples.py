@@ -60,16 +60,10 @@ def build(
     return Rows.open(cached_folder(session.cache / "rows" / key, write, session.log))
 
 
-def of_text(spec: recipe.Queries, text: str) -> list[str]:
+def of_text(text: str) -> list[str]:
     """The sentences of a text that may be its queries; none where it has only one."""
     parts = sentences(text, MIN_WORDS)
-    if len(parts) < 2:
-        return []
-    kinds = [
-        "first_sentence",
-        *("question" if part.endswith(("?", "？")) else "sentence" for part in parts[1:]),
-    ]
-    return [part for part, kind in zip(parts, kinds, strict=True) if kind in spec.kinds]
+    return parts if len(parts) > 1 else []
 
 
 def _queries(
@@ -82,7 +76,7 @@ def _queries(
 ) -> Iterator[str]:
     """The queries of all texts; `rows` gets the number of each query's text, and `seen` its key."""
     for row, text in enumerate(_whole(texts, count)):
-        queries = of_text(spec, text)
+        queries = of_text(text)
         for at in np.sort(random.permutation(len(queries))[: spec.per_text]):
             key = deduplicate.key(queries[at])
             if key not in seen:

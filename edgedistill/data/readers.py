@@ -121,8 +121,10 @@ def _worded(path: Path, names: list[str], reading: Reading) -> Numbered:
     if len(header) == 1 and DIVIDED.search(header[0]):
         _check_columns(path, ["text"], header, None)
     chosen = set[Any]()
+    keys = dict.fromkeys(names)
     for _, row in _rows(path, [], None):
         cells = _cells_of(row)
+        keys |= dict.fromkeys(row)
         chosen |= {column for column, text in cells if column not in chosen and not NUMBER.fullmatch(text)}
     if not chosen and next(_rows(path, [], None), None):
         raise UserError(f"{path}: no column with words; name one that has texts")
@@ -132,7 +134,7 @@ def _worded(path: Path, names: list[str], reading: Reading) -> Numbered:
     for number, row in _rows(path, [], None, reading):
         yield number, BETWEEN.join(text for column, text in _cells_of(row) if text and column in chosen)
     if shown:
-        _chosen(path, shown, dict.fromkeys([*names, *shown]), reading)
+        _chosen(path, shown, keys, reading)
 
 
 def _chosen(path: Path, columns: Container[str], names: Iterable[str], reading: Reading) -> None:
@@ -173,10 +175,11 @@ def is_wrapped(path: Path) -> bool:
 
 
 def texts_in_every_column(path: Path) -> Iterator[str]:
-    """Every text of a file, whatever its column, and those of a row joined as they are read; for files of
-    texts that must not be trained on. Raises UserError as `texts_in`."""
+    """Every text of a file, whatever its column and unit, and those of a row joined as they are read; for
+    files of texts that must not be trained on. Raises UserError as `texts_in`."""
     if is_text_file(path):
-        yield from texts_in(path)
+        for unit in ("line", "paragraph") if input_file.kind(path) == ".txt" else ("line",):
+            yield from texts_in(path, unit=unit)
         return
     for _, row in numbered_rows(path) or _rows(path, [], None):
         yield from (text for _, text in _cells_of(row))
@@ -500,52 +503,46 @@ def _is_number(kind: Any) -> bool:
     return bool(of.is_boolean(kind) or of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind))
 
 
-def hub_table(spec: Any, split: str, place: str, streaming: bool = False) -> Any:
-    """A `datasets` data set, opened. `spec` has `dataset`, `config` and `revision`; the recipe names it at
-    `place`.
+def hub_columns(
+    spec: Any, columns: Sequence[str], place: str, key: str, null: str | None = None
+) -> Iterator[tuple[str, ...]]:
+    """Those columns of the rows of a hub data set, streamed and not normalized; a class number by its name.
 
-    Raises UserError: no such data set, configuration, split or revision, no network.
+    The column `translation.de` is the key `de` inside the column `translation`. The recipe names the data set
+    at `place`, with `dataset`, `config`, `split` and `revision`, and the columns at the `key` there. `null`
+    is read where a cell is empty, if that is allowed. Raises UserError: no such data set, configuration,
+    split, revision or column, no network, a cell without text.
     """
     datasets = require("datasets", "edgedistill train", "train")
     try:
-        return datasets.load_dataset(
-            spec.dataset, spec.config, split=split, revision=spec.revision, streaming=streaming
+        table = datasets.load_dataset(
+            spec.dataset, spec.config, split=spec.split, revision=spec.revision, streaming=True
         )
-    except (OSError, ValueError) as error:
-        raise _not_fetched(spec, split, place, error) from None
-
-
-def _not_fetched(spec: Any, split: str, place: str, error: Exception) -> UserError:
-    fact = " ".join(str(error).split())[:200]
-    return UserError(
-        f"{place}: {spec.dataset!r} at {spec.revision!r}, split {split!r}: {fact}; check all three, and the "
-        "network"
-    )
-
-
-def hub_columns(
-    spec: Any,
-    columns: Sequence[str],
-    place: str,
-    field: str,
-    null: str | None = None,
-) -> Iterator[tuple[str, ...]]:
-    """Those columns of the rows of a hub data set, streamed and not normalized.
-
-    The column `translation.de` is the key `de` inside the column `translation`. `place` is where the recipe
-    names the data set, `field` where it names the columns; `null` is read where a cell is empty, if that is
-    allowed. Raises UserError: no such column, a cell without text, and as `hub_table`.
-    """
-    try:
-        for number, row in enumerate(hub_table(spec, spec.split, place, streaming=True), 1):
-            found = []
-            for column in columns:
-                value = _cell(row, column, spec.dataset, field)
+        features = getattr(table, "features", None) or {}
+        classes = [getattr(features.get(column), "names", None) for column in columns]
+        for number, row in enumerate(table, 1):
+            cells = []
+            for column, names in zip(columns, classes, strict=True):
+                value = _cell(row, column, spec.dataset, f"{place}.{key}")
                 value = null if value is None else value
-                found.append(_text(column, value, f"{spec.dataset}: row {number}"))
-            yield tuple(found)
-    except OSError as error:  # while streaming
-        raise _not_fetched(spec, spec.split, place, error) from None
+                if names and isinstance(value, int):
+                    value = _class_name(value, names, f"{place}: row {number:,}")
+                cells.append(_text(column, value, f"{spec.dataset}: row {number}"))
+            yield tuple(cells)
+    except (OSError, ValueError) as error:
+        fact = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{place}.dataset: {spec.dataset!r} at {spec.revision!r}, split {spec.split!r}: {fact}; check "
+            "all three, and the network"
+        ) from None
+
+
+def _class_name(number: int, names: list[str], place: str) -> str:
+    if not 0 <= number < len(names):
+        raise UserError(
+            f"{place} has the label {number}: labels are hidden, as in GLUE's test sets; leave that split out"
+        )
+    return names[number]
 
 
 def _cell(row: dict[str, Any], column: str, name: str, field: str) -> Any:

@@ -62,7 +62,8 @@ class _AnyDirective(Directive):
             raise self.warning("not read")
         options = {name: text for name, text in self.options.items() if name not in LAYOUT}
         behind = (sign + options.pop(name) for name, sign in BEHIND.items() if name in options)
-        described = "".join([*([] if self.name in NOT_SHOWN else self.arguments), *behind])
+        is_shown = self.name not in NOT_SHOWN or (self.name in CODE and not self.content)
+        described = "".join([*(self.arguments if is_shown else []), *behind])
         texts = [described, *(options.pop(name, "") for name in BELOW)]
         shown: list[nodes.Node] = [nodes.paragraph(text, text) for text in texts if text]
         for node in shown:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -24,12 +24,12 @@ from edgedistill.data import corpus, deduplicate, file_patterns, input_file, rea
 from edgedistill.data.cached_folder import mapped
 from edgedistill.data.corpus import Corpus, Making, Table
 from edgedistill.data.deduplicate import Row, Spool
-from edgedistill.errors import UserError, unknown_name
+from edgedistill.errors import UserError
 from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.session import Session
 
-FORMAT = 8  # of what is written
+FORMAT = 9  # of what is written
 SIDES = ("first", "second")  # folder names
 ROLES_OF_SIDES = ("query", "document")
 # what a recipe says of rows that is not read here
@@ -190,7 +190,7 @@ def tables_of(
         if part.dataset is not None:
             content_id = [part.dataset, part.config, part.split, part.revision]
             name = f"{part.dataset}@{part.revision}"
-            rows = _of_hub(spec, part, columns, at)
+            rows = readers.hub_columns(part, [*map(str, columns)], at, "columns", "")
             yield Table(name, content_id, checked(rows, spec.label, part, name, key), part)
             continue
         for path in file_patterns.matching_files(part.files, data, key, reading):
@@ -198,34 +198,6 @@ def tables_of(
             yield Table(
                 path.name, input_file.content_id(path), checked(rows, spec.label, part, path.name, key), part
             )
-
-
-def _of_hub(spec: recipe.Rows, part: recipe.Table, columns: Sequence[str | int], place: str) -> Iterator[Row]:
-    """The rows of a data set of the hub."""
-    names = [str(column) for column in columns]
-    if spec.label is None:
-        yield from readers.hub_columns(part, names, f"{place}.dataset", f"{place}.columns", "")
-        return
-    table = readers.hub_table(part, part.split, place)
-    for name in names:
-        if name not in table.features:
-            fact = unknown_name("column", name, table.features)
-            raise UserError(f"{place}: {part.dataset}: {fact}; set `columns` and `label`")
-    classes = getattr(table.features[spec.label], "names", None)
-    for number, row in enumerate(table, 1):
-        *texts, label = (row[name] for name in names)
-        yield *map(str, texts), _label(label, classes, f"{place}: row {number:,}")
-
-
-def _label(value: Any, classes: list[str] | None, place: str) -> str:
-    """A label as text; a class number by its name."""
-    if classes is None or value is None:
-        return "" if value is None else str(value)
-    if not 0 <= value < len(classes):
-        raise UserError(
-            f"{place} has the label {value}: labels are hidden, as in GLUE's test sets; leave that split out"
-        )
-    return classes[value]
 
 
 def checked(

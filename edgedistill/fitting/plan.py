@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -29,9 +29,9 @@ from edgedistill.session import Session, silent
 from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import load_models, train
-from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
+from edgedistill.training.initial_student import finished_student
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.load_models import Models
+from edgedistill.training.open_recipe import open_recipe
 from edgedistill.training.training_sources import TrainingSources
 
 NAME = "mine"  # of every candidate's recipe
@@ -147,24 +147,17 @@ class Fit:
         kept = shapes.in_own_space(whole, own, dims)
         return kept if minutes else {**kept, "stages": [], "targets": None}
 
-    def opened(self, shape: Shape) -> PreparedStudent:
-        """A candidate before training, with weights that nothing was fitted to. Raises UserError where it
-        cannot be built."""
-        spec = recipe.parse(self.recipe(shape, 0), shape.name)
-        finished = self.source.finished.get(shape.student)
-        models = Models(self.teacher, weights=load_models.open_weights(spec.student), finished=finished)
-        tokenizer = student_tokenizer.build(spec, models, self.sources.texts, Session())
-        return initial_weights.build(spec, models, tokenizer, Session(), fitted=False)
-
     def cost(self, shape: Shape) -> Costed | None:
         """Build, export and measure a shape; None where it cannot be built."""
         try:
-            costed = measured(shape, self.opened(shape), self.timed_texts)
+            spec = recipe.parse(self.recipe(shape, 0), shape.name)
+            student = open_recipe(spec, replace(self.session, log=silent)).student
         except UserError as error:
             self.session.log(f"  {shape.name}: cannot be built: {error.problems[0]}")
             return None
-        over = self.request.budget.excess(costed.size_mb, costed.p50_ms) > 0
-        self.session.log(f"  {costed}{', over the budget' if over else ''}")
+        costed = measured(shape, student, self.timed_texts)
+        over = ", over the budget" if costed.excess(self.request.budget) > 0 else ""
+        self.session.log(f"  {costed}{over}")
         return costed
 
     def measure(self, name: str, costed: Costed, minutes: float) -> None:
@@ -273,56 +266,49 @@ def survey(source: Source, budget: Budget, cost: Callable[[Shape], Costed | None
 
     `cost` builds a shape and measures it. Raises UserError where none fits.
     """
-    fits, measured = list[Costed](), list[Costed]()
-    starts = 0
+    starts, others, over = list[Costed](), list[Costed](), list[Costed]()
     for family in shapes.families(source):
         is_start = source.is_start(family[0])
-        if not is_start and len(fits) - starts >= TRIALS - min(starts, STARTS):
+        if not is_start and len(others) + min(len(starts), STARTS) >= TRIALS:
             break
-        if (largest := _largest(family, source, budget, cost, measured)) is not None:
-            fits.append(largest)
-            starts += is_start
-    if not fits and not measured:
+        for costed in _tried(family, source, budget, cost):
+            fits = starts if is_start else others
+            (fits if costed.excess(budget) <= 0 else over).append(costed)
+    fits = starts + others
+    if not fits and not over:
         smallest = min(chain.from_iterable(shapes.families(source)), key=partial(estimated_mb, source=source))
-        measured += filter(None, [cost(smallest)])
+        over += filter(None, [cost(smallest)])
     if not fits:
-        raise UserError(_nothing_fits(budget, measured))
+        raise UserError(_nothing_fits(budget, over))
     return fits
 
 
-def _largest(
-    family: list[Shape],
-    source: Source,
-    budget: Budget,
-    cost: Callable[[Shape], Costed | None],
-    measured: list[Costed],
-) -> Costed | None:
-    """The first shape of a family that keeps to the budget, or None; what is measured is added to
-    `measured`. What is too large by a share shows how much smaller the next one must be."""
+def _tried(
+    family: list[Shape], source: Source, budget: Budget, cost: Callable[[Shape], Costed | None]
+) -> Iterator[Costed]:
+    """What was measured of a family, up to the first shape that keeps to the budget. What is too large by a
+    share shows how much smaller the next one must be."""
     most = budget.max_mb * (1 + SLACK)
     for _ in range(TRIES):
         family = [shape for shape in family if estimated_mb(shape, source) <= most]
         costed = cost(family.pop(0)) if family else None
         if costed is None:
             continue
-        measured.append(costed)
-        excess = budget.excess(costed.size_mb, costed.p50_ms)
-        if excess <= 0:
-            return costed
-        if costed.p50_ms > budget.max_p50_ms:  # as slow are all of the family
-            return None
+        yield costed
+        excess = costed.excess(budget)
+        if excess <= 0 or costed.p50_ms > budget.max_p50_ms:  # as slow are all of the family
+            return
         most = estimated_mb(costed.shape, source) / (1 + excess)
-    return None
 
 
-def _nothing_fits(budget: Budget, measured: list[Costed]) -> str:
-    if not measured:
+def _nothing_fits(budget: Budget, over: list[Costed]) -> str:
+    if not over:
         fact = f"nothing that this teacher allows can be built within {budget}"
         return f"no candidate: {fact}; give a larger budget or another teacher"
-    nearest = min(measured, key=lambda costed: budget.excess(costed.size_mb, costed.p50_ms))
+    nearest = min(over, key=lambda costed: costed.excess(budget))
     need = [f"--max-mb {1.05 * nearest.size_mb:.2g}"] if nearest.size_mb > budget.max_mb else []
     need += [f"--max-p50-ms {1.05 * nearest.p50_ms:.2g}"] if nearest.p50_ms > budget.max_p50_ms else []
     return (
-        f"budget: nothing fits {budget} ({len(measured)} candidates measured); the nearest is {nearest}, "
-        f"graph and tokenizer together; give {' '.join(need)}"
+        f"budget: nothing fits {budget}; the nearest is {nearest}, graph and tokenizer together; "
+        f"give {' '.join(need)}"
     )

@@ -24,6 +24,7 @@ from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import Encoder, Remembered
 from edgedistill.evaluation.suites.retrieval import BESIDE
 from edgedistill.evaluation.suites.suite_files import Search
+from edgedistill.fitting.texts import as_options
 from edgedistill.session import Session
 
 PAIR_BATCH, PAIR_WEIGHT, PAIR_RATE = 32, 0.4, 0.75  # the rate: of the learning rate on the texts
@@ -37,6 +38,8 @@ MOST_TEXTS = 1_000  # among which the answers are to be found
 MOST_QUERIES = 300
 WEIGHTS = (0.5, 1.0, 2.0, 3.0)  # of BM25, of which the best is chosen on held-out queries
 FEW_QUERIES = 50  # below which a difference of a point or two says nothing
+COLUMNS = "--query-column and --text-column"
+WORDS = {"--pairs.files": "--pairs", "--pairs.columns": COLUMNS, "columns and exclude": COLUMNS}
 TITLES = {"made": "made of held-out texts", "own": "of the held-out pairs"}
 
 
@@ -63,10 +66,8 @@ class Pairs:
 
     def read(self, session: Session) -> Rows:
         """The pairs, the held-out ones last. Raises UserError as reading a table does."""
-        try:
+        with as_options(WORDS):
             return rows.build(self.table, session, 0, place="--pairs")
-        except UserError as error:
-            raise UserError(*map(_of_options, error.problems)) from None
 
 
 def counted(pairs: Pairs, session: Session) -> Pairs:
@@ -94,13 +95,6 @@ def relative(pairs: Pairs, session: Session) -> Pairs:
 def held_out(count: int, least: int) -> int:
     """How many of so many texts or queries are held out to measure search with."""
     return max(least, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * count)))
-
-
-def _of_options(problem: str) -> str:
-    """A table's problem in words of the command line."""
-    columns = "--query-column and --text-column"
-    problem = problem.replace("--pairs.files", "--pairs").replace("--pairs.columns", columns)
-    return problem.replace("columns and exclude", columns)
 
 
 def stages(texts: dict[str, Any], pairs: Pairs | None) -> list[dict[str, Any]]:
@@ -191,10 +185,10 @@ def asked(texts: Corpus, whole: int, pairs: Rows | None) -> dict[str, Queries]:
 
 def _made(texts: list[str]) -> dict[str, list[str]]:
     """A sentence of each text that has several, and the rest of the text."""
-    spec, random = recipe.Queries(), np.random.default_rng(0)
+    random = np.random.default_rng(0)
     made: dict[str, list[str]] = {}
     for text in texts:
-        if sentences := made_tuples.of_text(spec, text):
+        if sentences := made_tuples.of_text(text):
             query = sentences[int(random.integers(len(sentences)))]
             made.setdefault(query, []).append(" ".join(text.replace(query, " ").split()))
     return made

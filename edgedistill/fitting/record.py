@@ -31,11 +31,6 @@ class Budget:
     max_mb: float
     max_p50_ms: float
 
-    def excess(self, size_mb: float, p50_ms: float) -> float:
-        """By how much a cost exceeds the budget, as a share: 0.2 is a fifth too much of one of the two; at
-        most 0 where it fits."""
-        return max(size_mb / self.max_mb, p50_ms / self.max_p50_ms) - 1
-
     def __str__(self) -> str:
         return f"{self.max_mb:g} MB and {self.max_p50_ms:g} ms"
 
@@ -79,6 +74,11 @@ class Costed:
     @property
     def precision(self) -> str:
         return self.shape.precision
+
+    def excess(self, budget: Budget) -> float:
+        """By how much it exceeds a budget, as a share: 0.2 is a fifth too much of one of the two; at most 0
+        where it fits."""
+        return max(self.size_mb / budget.max_mb, self.p50_ms / budget.max_p50_ms) - 1
 
     def __str__(self) -> str:
         """bert-4-t64-12000: int8 4.31 MB, 0.52 ms"""

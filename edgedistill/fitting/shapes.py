@@ -39,9 +39,9 @@ FEWEST_TOKENS, FEWER = 4_000, 0.96
 TRAINING: dict[str, dict[str, Any]] = {
     "bert": {"batch": 128, "optimizer": "muon", "learning_rate": 2e-3},
     "static": {"batch": 128, "learning_rate": 1e-3},
+    # all layers of an encoder: nearly the teacher before the first step
+    "whole": {"batch": 128, "optimizer": "adamw", "learning_rate": 3e-4},
 }
-# All layers of an encoder: nearly the teacher before the first step.
-WHOLE = {"learning_rate": 3e-4, "optimizer": "adamw"}
 FOREIGN_RATE = 1e-4  # of an encoder's whole layers that another teacher teaches in their own space
 SMALLEST_BATCH, STEPS_OF_AN_EPOCH = 8, 16  # of few texts: smaller batches, so that an epoch has some steps
 # A finished student: the weight of what it is to embed as before, and its initial weights' share of the
@@ -181,15 +181,17 @@ def _of_layers(source: Source, count: int) -> list[Shape]:
 def estimated_mb(shape: Shape, source: Source) -> float:
     """About the size of the graph and of its tokenizer, to a tenth."""
     weight = ROWS[shape.precision].bytes_per_weight
-    if shape.student:  # its table has PQ codes, bytes in every precision
+    tables: float
+    if shape.student:
         counts = source.finished[shape.student].parameters
-        return (counts["embedding"] + weight * (counts["total"] - counts["embedding"])) / 1e6
-    if source.layers is None or not shape.layers:
-        weights, table = shape.table * source.dims, shape.table * weight + 4
-        return (weight * weights + shape.tokens * (table + source.token_bytes)) / 1e6
-    width = source.layers.width
-    weights = shape.layers * source.layers.layer_weights + width * source.dims
-    tables = shape.tokens * (shape.table + source.token_bytes) + width * (256 + MAX_TOKENS)
+        tables, weights = counts["embedding"], counts["total"] - counts["embedding"]
+    elif source.layers is None or not shape.layers:
+        weights = shape.table * (shape.tokens + source.dims)
+        tables = shape.tokens * (4 + source.token_bytes)
+    else:  # the table has PQ codes, bytes in every precision
+        width = source.layers.width
+        weights = shape.layers * source.layers.layer_weights + width * source.dims
+        tables = shape.tokens * (shape.table + source.token_bytes) + width * (256 + MAX_TOKENS)
     return (weight * weights + tables) / 1e6
 
 
@@ -230,7 +232,7 @@ def stage(shape: Shape, source: Source, count: int) -> dict[str, Any]:
     if shape.student:
         settings = finished_stage(source.finished[shape.student].kind)
     else:
-        settings = TRAINING[shape.kind] | (WHOLE if source.is_whole(shape) else {})
+        settings = dict(TRAINING["whole" if source.is_whole(shape) else shape.kind])
     while settings["batch"] > SMALLEST_BATCH and count < STEPS_OF_AN_EPOCH * settings["batch"]:
         settings["batch"] //= 2
     objective = {"kind": "cosine"}
@@ -239,10 +241,8 @@ def stage(shape: Shape, source: Source, count: int) -> dict[str, Any]:
 
 def finished_stage(kind: str) -> dict[str, Any]:
     """How a finished student of a kind goes on learning."""
-    settings: dict[str, Any] = {"batch": 64, "initial_share": INITIAL_SHARE, "rehearsal": REHEARSAL}
-    if kind == "static":  # it has no layers
-        return {**settings, "learning_rate": 1e-3}
-    return {**settings, "learning_rate": 2e-3, "optimizer": "muon"}
+    settings = TRAINING["static" if kind == "static" else "bert"]  # what has layers learns like a BERT
+    return {**settings, "batch": 64, "initial_share": INITIAL_SHARE, "rehearsal": REHEARSAL}
 
 
 def targets(own: int, dims: int) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def in_own_space(described: dict[str, Any], own: int, dims: int) -> dict[str, An
     dimensions."""
     first, *behind = described["stages"]
     stages = [{"rehearsal": REHEARSAL, **first, "initial_share": FOREIGN_SHARE}, *behind]
-    if first.get("optimizer") == WHOLE["optimizer"]:
+    if first.get("optimizer") == "adamw":
         stages[0]["learning_rate"] = FOREIGN_RATE
     student = {key: value for key, value in described["student"].items() if key != "head"}
     return {**described, "student": student, "targets": targets(own, dims), "stages": stages}
@@ -310,7 +310,6 @@ def _layers(encoder: TeacherEncoder, weights: str, most: int) -> Layers:
     config = found.model.config
     first = bert_layers.first_position(found.layers.pad)
     positions = min(MAX_TOKENS + first, config.max_position_embeddings)
-    poolings = encoder.module.poolings
     return Layers(
         weights,
         config.num_hidden_layers,
@@ -318,7 +317,7 @@ def _layers(encoder: TeacherEncoder, weights: str, most: int) -> Layers:
         config.intermediate_size,
         positions,
         min(most, positions - first),
-        poolings[0] if len(poolings) == 1 else "mean",
+        encoder.module.poolings[0],
     )
 
 

@@ -7,7 +7,8 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +78,24 @@ def files_section(patterns: list[str], column: str | None, data: Path | None) ->
 
 def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -> Corpus:
     """The texts of a section. Raises UserError as reading them does, and for fewer than `least`."""
-    try:
+    with as_options({"rows.column": "--column", "rows: ": "--texts: "}):
         built = TrainingSources(parsed(section), {}, session, seed).texts.sides[0]
-    except UserError as error:
-        problems = (problem.replace("rows.column", "--column") for problem in error.problems)
-        raise UserError(*(problem.replace("rows: ", "--texts: ") for problem in problems)) from None
     if len(built) < least:
         few = counted(len(built), "distinct text")
         raise UserError(f"--texts: {few}, at least {least} are needed; add texts")
     return built
+
+
+@contextmanager
+def as_options(words: Mapping[str, str]) -> Iterator[None]:
+    """Raise a recipe's UserErrors with the command line's words in place of its keys."""
+    try:
+        yield
+    except UserError as error:
+        problems = "\n".join(error.problems)
+        for key, option in words.items():
+            problems = problems.replace(key, option)
+        raise UserError(*problems.split("\n")) from None
 
 
 def parsed(section: dict[str, Any]) -> recipe.Rows:

@@ -72,7 +72,7 @@ def _cost(opened: Opened, session: Session) -> Cost:
         samples += labelled.samples
         cost["parameters"] = classifier.parameters(cost["parameters"], head)
         cost["labelled"] = {"train": len(task.train), "dev": len(task.dev)}
-        if labelled.tagger is not None:  # the most that the transfer set can hold
+        if labelled.spec.augment is not None:  # the most that the transfer set can hold
             cost["labelled"]["transfer"] = labelled.rows
     for tokens in teacher_cache.token_passes(opened, session):
         tokens.open()

@@ -168,16 +168,13 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _finetuned_last(self) -> Recipe:
         """At most one stage fine-tunes, and it is the last; refuse what it cannot be combined with."""
-        fine = [number for number, stage in enumerate(self.stages) if stage.kind == "finetune"]
-        if not fine:
-            return self
-        at = fine[0]
-        if at < len(self.stages) - 1:
-            raise ValueError(f"stages[{at}]: a finetune stage must be the last, and the only one of its kind")
-        if self.targets is not None and not self.student.trained:
-            raise ValueError(
-                f"stages[{at}]: a classifier head reads the teacher's own embedding; leave `targets` out"
-            )
+        for at, stage in enumerate(self.stages[:-1]):
+            if isinstance(stage, Finetune):
+                raise ValueError(
+                    f"stages[{at}]: a finetune stage must be the last, and the only one of its kind"
+                )
+        if self.finetuning is not None and self.targets is not None and not self.student.trained:
+            raise ValueError("`targets`: a classifier head reads the teacher's own embedding; leave them out")
         return self
 
     @model_validator(mode="after")

@@ -74,6 +74,8 @@ def kinds_of(choices: list[type[Section]]) -> dict[str, type[Section]]:
 
 def add(*sections: type[ByKind]) -> None:
     """Let recipes hold further kinds, such as an objective of one's own."""
+    if sections and all(section in section.kinds.values() for section in sections):
+        return
     for section in sections:
         section.register()
     holders = [Section]

@@ -51,12 +51,6 @@ class Passages(Section):
 class Queries(Section):
     """Queries made from the recipe's own rows: sentences of a text, which that text answers."""
 
-    kinds: list[Literal["first_sentence", "sentence", "question"]] = Field(
-        ["first_sentence", "sentence", "question"],
-        min_length=1,
-        description="What is asked: a text's first sentence (often its title or heading), any other "
-        "sentence, its questions.",
-    )
     per_text: int = Field(3, ge=1, le=100, description="At most so many queries of a text, drawn at random.")
 
 

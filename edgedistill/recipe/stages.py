@@ -270,18 +270,11 @@ class TaskTeacher(Section):
 
 
 class Augment(Section):
-    """Rule-based augmentation: words masked or replaced within their part of speech, n-grams (Tang et al.
-    2019; SRA's TS)."""
+    """Rule-based augmentation: words masked, n-grams (Tang et al. 2019; SRA's TS; there words are also
+    replaced within their part of speech)."""
 
     mask: float = Field(
         0.1, ge=0, lt=1, description="Probability that a word becomes the tokenizer's mask token."
-    )
-    pos: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="Probability that a word is replaced by a training word with the same part of speech; "
-        "above 0 it needs nltk's tagger.",
     )
     ngram: float = Field(
         0.25, ge=0, lt=1, description="Probability that a text is cut to 1 to 5 consecutive words."
@@ -292,8 +285,8 @@ class Augment(Section):
 
     @model_validator(mode="after")
     def _edits(self) -> Augment:
-        if self.mask + self.pos > 1 or self.mask + self.pos + self.ngram == 0:
-            raise ValueError("`mask` + `pos` must be at most 1, and one of `mask`, `pos`, `ngram` above 0")
+        if self.mask + self.ngram == 0:
+            raise ValueError("`mask` and `ngram` are 0, so nothing is edited; set one of them")
         return self
 
 

@@ -137,14 +137,16 @@ def shipped() -> list[Json]:
     for name, scores in files.read_json(SCORES).items():
         folder = paths[name].parent
         manifest = files.read_json(paths[name])
-        rows = manifest["recipe"]["rows"]
+        recipe = manifest["recipe"]
+        rows = recipe["rows"]
         graphs = manifest["precisions"].values()
         licences = [*(teacher["licence"] for teacher in manifest["run"]["teachers"])]
-        licences += rows["licences"].values()
+        for part in (recipe, *recipe["stages"]):
+            licences += (part["rows"] or {}).get("licences", {}).values()
         student = {
             "name": name,
             "folder": str(folder),
-            "about": manifest["recipe"]["about"],
+            "about": recipe["about"],
             "languages": languages(manifest) or [rows["column"]],
             "max_tokens": manifest["max_tokens"],
             "size_bytes": sum(graph["size_bytes"] for graph in graphs)

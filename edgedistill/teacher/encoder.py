@@ -47,7 +47,7 @@ class TeacherEncoder:
     cache key.
 
     The recipe names it in the section `place`. The device it will embed on (auto, cpu or cuda) decides the
-    dtype `auto`. With `remote_code`, Python code that comes with the model may run.
+    dtype `auto`; int8 is refused on cuda. With `remote_code`, Python code that comes with the model may run.
     """
 
     role = "text"  # of the texts that are embedded
@@ -59,6 +59,8 @@ class TeacherEncoder:
         self.spec = spec
         self.place = place
         self.dtype = resolve_dtype(spec.dtype, device)
+        if self.dtype == torch.int8 and device_of(device) == "cuda":
+            raise UserError(f"{place}.dtype: {NOT_ON_CUDA}")
         self._opened = list[Forward]()  # one graph, for all roles
         self.module: Any
         self._open(remote_code)
@@ -169,10 +171,8 @@ class TeacherEncoder:
         """Open what `embed` runs on a CPU: in fp32 a graph, in int8 one from the cache, where making it may
         take a minute.
 
-        Raises UserError: int8 on another device, or of a model that has no graph or loses too much.
+        Raises UserError: int8 of a model that has no graph or loses too much.
         """
-        if self.dtype == torch.int8 and session.device != "cpu":
-            raise UserError(f"{self.place}.dtype: {NOT_ON_CUDA}")
         if self._opened or self.layer:  # lookups and additions are fast enough in torch
             return
         if self.dtype == torch.int8:

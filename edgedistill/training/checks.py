@@ -6,8 +6,6 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-import torch
-
 from edgedistill import objectives
 from edgedistill.data.rows import Rows
 from edgedistill.errors import Problems, UserError
@@ -16,10 +14,9 @@ from edgedistill.recipe import Match, Recipe
 from edgedistill.students import kinds
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import targets
-from edgedistill.teacher.encoder import NOT_ON_CUDA
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import batches
-from edgedistill.training.load_models import Models, named_teachers
+from edgedistill.training.load_models import Models
 from edgedistill.training.stages import NumberedStage, distillation_stages
 from edgedistill.training.training_sources import TrainingSources
 
@@ -59,15 +56,6 @@ def _rows_of(stage: NumberedStage, sources: TrainingSources) -> StageRows:
         named = ", ".join(stage.spec.tables or [])
         raise UserError(f"{stage.place}.tables: none are left of {named} to train on; name others")
     return StageRows(rows, count - batches.queue_rows(stage, count))
-
-
-def check_device(spec: Recipe, device: str) -> None:
-    """Raise UserError where a teacher is to embed in int8 on a CUDA device (auto, cpu or cuda)."""
-    if device == "cpu" or not (spec.distilling or spec.targets) or not torch.cuda.is_available():
-        return
-    named = [place for place, teacher in named_teachers(spec) if teacher.dtype == "int8"]
-    if named:
-        raise UserError(*(f"{place}.dtype: {NOT_ON_CUDA}" for place in named))
 
 
 def check_objectives(spec: Recipe, student: PreparedStudent, models: Models) -> None:

@@ -49,16 +49,14 @@ class LabelledStage:
     """A fine-tuning stage and what it names, opened; its `attempts` are the stage at each of its learning
     rates.
 
-    The run `teacher` labels its rows, where it names one. The tagger gives the parts of speech for its
-    transfer set, where it has one. It trains on so many rows; with a transfer set, that is the most there can
-    be.
+    The run `teacher` labels its rows, where it names one. It trains on so many rows; with a transfer set,
+    that is the most there can be.
     """
 
     spec: Finetune
     attempts: list[NumberedStage]
     task: LabelledTask
     teacher: Run | None
-    tagger: labelled_tasks.Tagger | None
     rows: int
 
     @property
@@ -84,19 +82,17 @@ class LabelledStage:
 
 def open_stage(spec: Recipe, section: Finetune, session: Session) -> LabelledStage:
     """Raises UserError where something that the stage names is missing or does not fit: rows, the task's
-    teacher, a tagger, a batch."""
+    teacher, a batch."""
     number = len(spec.stages) - 1
     place = f"stages[{number}]"
     measured = set[int]() if spec.rows is None else TrainingSources.of_recipe(spec, session).held_out_texts
     rows_place = f"{place}.rows"
     task = labelled_tasks.open_task(section.rows, session, spec.seed, section.fraction, rows_place, measured)
     teacher = None
-    tagger = None
     rows = len(task.train)
     if section.teacher is not None:
         teacher = _open_teacher(section.teacher, task, f"{place}.teacher")
     if section.augment is not None:
-        tagger = labelled_tasks.tagger(section.augment, f"{place}.augment")
         rows = labelled_tasks.most_rows(section.augment, task.train)
     if section.batch > rows:
         raise UserError(f"{place}.batch: {section.batch:,} of a task of {rows:,} training rows; lower it")
@@ -104,7 +100,7 @@ def open_stage(spec: Recipe, section: Finetune, session: Session) -> LabelledSta
     key = "learning_rates" if section.learning_rates else "learning_rate"
     stages = [section.attempt(rate, len(task.labels)) for rate in section.rates]
     attempts = [NumberedStage(stage, number, seed, at, key) for at, stage in enumerate(stages)]
-    return LabelledStage(section, attempts, task, teacher, tagger, rows)
+    return LabelledStage(section, attempts, task, teacher, rows)
 
 
 def _open_teacher(spec: TaskTeacher, task: LabelledTask, place: str) -> Run:
@@ -275,10 +271,10 @@ def prepared(
     session = running.session
     rows = task.train
     first = labelled.attempts[0]
-    if spec.augment is not None and labelled.tagger is not None:
+    if spec.augment is not None:
         mask = mask_token(labelled, student.tokenizer)
         place = f"{first.place}.augment"
-        rows = labelled_tasks.augmented(spec.augment, rows, mask, first.seed, labelled.tagger, session, place)
+        rows = labelled_tasks.augmented(spec.augment, rows, mask, first.seed, session, place)
     targets = StageTargets(labels=rows.labels)
     if labelled.teacher is not None:
         taught = _teacher_logits(labelled.teacher, rows, f"{first.place}.teacher", running)

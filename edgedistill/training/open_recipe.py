@@ -112,8 +112,6 @@ def _sources(spec: Recipe, session: Session, problems: Problems) -> Sources:
     """Models and texts; what has a problem is left out."""
     texts = None
     stages = []
-    with problems.collect():
-        checks.check_device(spec, session.device)
     models = problems.tried(lambda: open_models(spec, session))
     if spec.reads_rows:
         with problems.collect():

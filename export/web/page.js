@@ -20,7 +20,7 @@ const WORK = ["student", "lines", "search", "more-about"]; // the sections while
 const START = ["lines", "open"]; // and before
 const STUDENT = /\.bin$/iu; // its file
 const BUNDLED = /(^manifest\.json|\.onnx)$/u; // what a bundle has
-const WORDS = { nano: "finds best", micro: "smallest and fastest", multi: "across languages" }; // of those that ship
+const WORDS = { nano: "start with this", micro: "smallest and fastest", small: "finds best", multi: "across languages" }; // of those that ship
 const SAYS = /[\p{L}\p{N}\p{So}]/u; // a line that can be searched, as no rule or bracket can
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 

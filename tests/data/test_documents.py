@@ -157,11 +157,14 @@ def test_what_a_page_hides_is_named():
     fields = (
         "<p>Refunds <img alt=no> take <input value=no>nine <textarea>no</textarea><b title=no aria-label=''>"
     )
-    fields += "days.<script/><p>no</body>"
+    fields += "days.<script type=text/template>no</script>"
     read = document_text.hypertext(fields, lambda *part: left_out.append(part))
     assert [text for _, text in read] == [REFUNDS]
     expected = [("attributes", "<img>"), ("attributes", "<input>"), ("hidden", "<textarea>")]
     assert left_out[8:] == [*expected, ("attributes", "<b title>"), ("hidden", "<script>")]
+    left_out.clear()
+    read = document_text.hypertext(f"<p>{REFUNDS}<script/><p>no</body>", lambda *part: left_out.append(part))
+    assert [text for _, text in read] == [REFUNDS] and left_out == [("hidden", "<script>")]
 
 
 @pytest.mark.parametrize("place", ["", "> ", "   "])

@@ -129,6 +129,15 @@ def test_texts_that_are_all_measured_are_refused(tmp_path):
         training_rows.build(spec, session, 0, place="stages[0].rows")
 
 
+def test_excluded_texts_are_wrapped_as_those_they_are_to_be_known_in(tmp_path):
+    wrapped = "A text that\nis wrapped over\nthree lines here\n\n"
+    (tmp_path / "held.txt").write_text(wrapped)
+    (tmp_path / "own.txt").write_text(f"Another one that\nis wrapped as well\nover lines.\n\n{wrapped}")
+    section = recipe.Rows(files=["own.txt"], unit="auto", exclude=["held.txt"])
+    built = corpus.build(section, Session(data=tmp_path, cache_folder=tmp_path / "cache"), 0)
+    assert list(built) == ["Another one that is wrapped as well over lines."]
+
+
 def test_what_adapt_and_fit_judge_by_is_not_trained_on(tmp_path):
     """Neither where the texts are read to be counted, nor by the recipe; both count it, and the file once."""
     shipped = [text.upper() for name in scoring.SHIPPED for text in scoring.suite(name).texts[:9]]

@@ -14,21 +14,18 @@ import pytest
 from edgedistill import recipe
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World
-from tests.ecosystems.test_integrations import MISSING, ROOT, code, run
+from tests.ecosystems.test_integrations import MISSING, ROOT, are_short, code, run
 
 PAGE = (ROOT / "recipes" / "SCALE.md").read_text(encoding="utf-8")
 SECTIONS = [section.split("\n## ")[0] for section in PAGE.split("\n### ")[1:]]
 SNIPPETS = {section.splitlines()[0]: code(section) for section in SECTIONS}
 NEEDS = {"A loop": "torch", "Ray Data": "ray", "Daft": "daft", "Spark": "pyspark"}
-LONGEST = 10  # lines behind the imports
 PRINT = "\nimport json, numpy\nprint(json.dumps(numpy.array(list(found), float).tolist()))"
 
 
 def test_every_engine_has_its_snippet():
     assert set(SNIPPETS) == set(NEEDS)
-    for snippet in SNIPPETS.values():
-        lines = [line for line in snippet.splitlines() if line.strip()]
-        assert len([line for line in lines if not line.startswith(("import ", "from "))]) <= LONGEST
+    are_short(SNIPPETS)
 
 
 @pytest.mark.slow

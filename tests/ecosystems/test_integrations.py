@@ -22,6 +22,12 @@ ABILITY = "import sqlite3; sqlite3.Connection.enable_load_extension"
 MISSING = "import importlib.util as i, sys; print(*[each for each in sys.argv[1:] if not i.find_spec(each)])"
 
 
+def are_short(snippets: dict[str, str]):
+    for snippet in snippets.values():
+        lines = [line for line in snippet.splitlines() if line.strip()]
+        assert len([line for line in lines if not line.startswith(("import ", "from "))]) <= LONGEST
+
+
 def python_of_sqlite() -> str | None:
     """A Python of this version whose sqlite3 loads extensions: this one, or the system's."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -54,9 +60,7 @@ def run(python: str | Path, *arguments: str, folder: Path) -> subprocess.Complet
 
 def test_every_library_has_its_snippet():
     assert set(SNIPPETS) == {"Without any", *LIBRARIES}
-    for snippet in SNIPPETS.values():
-        lines = [line for line in snippet.splitlines() if line.strip()]
-        assert len([line for line in lines if not line.startswith(("import ", "from "))]) <= LONGEST
+    are_short(SNIPPETS)
 
 
 @pytest.mark.parametrize("name", SNIPPETS)

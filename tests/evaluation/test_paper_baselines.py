@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from baselines import SECTIONS, cca, dual_l2, gaussian, mcl_bool, mcl_ce, seed, skd
 from torch.nn.functional import cross_entropy, normalize
 
 from edgedistill import objectives, recipe
@@ -16,9 +14,6 @@ from tests.conftest import added_kinds
 from tests.objectives.test_objectives import S, T, parsed, to
 from tests.objectives.test_pair_objectives import ONE, OTHER, TEACHER, drawn
 from tests.teacher.test_targets import DRAW, distances
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "reproduction"))
-from baselines import SECTIONS, cca, dual_l2, gaussian, mcl_bool, mcl_ce, seed, skd
 
 
 def test_seed_scores_its_own_teacher_and_the_queue_only():

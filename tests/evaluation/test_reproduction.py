@@ -3,13 +3,20 @@ killed and resumed."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import arm_recipe
+import baselines
+import judging
 import numpy as np
+import paper_settings
 import pytest
+import ranking_claims
+import report_table
+import run as queue
+import table
 import yaml
 from scipy.stats import spearmanr
 from typer.testing import CliRunner
@@ -20,16 +27,6 @@ from edgedistill.session import Session
 from edgedistill.training import checkpoint, stage_in_progress
 from tests.conftest import World, added_kinds
 from tests.training.test_train import suite_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "reproduction"))
-import arm_recipe
-import baselines
-import judging
-import paper_settings
-import ranking_claims
-import report_table
-import run as queue
-import table
 
 
 @pytest.fixture(scope="module", autouse=True)

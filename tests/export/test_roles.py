@@ -22,9 +22,8 @@ from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from tests.conftest import World, sentences
 from tests.export.test_export import make_run, quiet
+from tests.export.test_pair_bundle import DOCUMENT, EMBED, QUERY, TEXTS
 
-EMBED = Path(__file__).resolve().parents[2] / "export" / "python" / "embed.py"
-QUERY, DOCUMENT, TEXTS = "the dog ", "a child ", sentences(12, seed=3)
 ROLES = {"query_prompt": QUERY, "document_prompt": DOCUMENT}
 
 

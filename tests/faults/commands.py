@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from transformers import conversion_mapping
 
 from edgedistill import cli, files
 from edgedistill.adapting import adapt  # noqa: F401 - what is imported here, forked processes do not wait for
@@ -29,6 +30,7 @@ from tests.export.test_export import make_run
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])
+conversion_mapping.get_checkpoint_conversion_mapping("bert")  # half a second, for all of them
 Contents = dict[str, bytes]
 STAGE = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 60, "batch": 16, "bucket": 4}
 

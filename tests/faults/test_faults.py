@@ -28,7 +28,6 @@ from tests.faults.commands import (
     Contents,
     Started,
     of_a_run,
-    prepare,
     run,
     stable,
     timed,
@@ -39,11 +38,6 @@ from tests.faults.record import record
 NAMES = ("train", "export", "embed", "search")
 TMPFS = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a tmpfs")
 Whole = dict[str, Contents | None]
-
-
-@pytest.fixture(scope="module")
-def given(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare(world, tmp_path_factory.mktemp("faults") / "in")
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.training import resume
 from tests.conftest import World
-from tests.faults.commands import COMMANDS, Started, prepare, run, stable, timed, to_go_on
+from tests.faults.commands import COMMANDS, Started, run, stable, timed, to_go_on
 from tests.faults.record import record
 
 KILLS = int(os.environ.get("EDGEDISTILL_KILLS", 40))
@@ -38,11 +38,6 @@ WEIGHTS = {  # of 200 kills
 }
 SEED = int(os.environ.get("EDGEDISTILL_SEED", 0))
 IN_BRIEF = ("train", "embed", "cache", "search")
-
-
-@pytest.fixture(scope="module")
-def given(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare(world, tmp_path_factory.mktemp("faults") / "in")
 
 
 def state(name: str, place: Path, whole: dict) -> str:

@@ -48,7 +48,7 @@ def answers(folder: Path, count: int = 60) -> Path:
     return folder / "clicks.jsonl"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def finished(world: World, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """With pairs of queries and texts."""
     root, logged = tmp_path_factory.mktemp("fits"), list[str]()

@@ -63,11 +63,10 @@ def test_a_shipped_student_keeps_its_space_unless_the_teachers_is_asked_for(plan
     own = planned.recipe(shape, 1.0)
     assert own["targets"] == {"dims": 384, "reduce": {"kind": "ridge"}}
     assert own["stages"][0]["optimizer"] == "muon" and own["stages"][0]["initial_share"]
-    assert planned.opened(shape).module.dims == 384
     shared = replace(planned)
     shared.__dict__.update(source=replace(planned.source, own_space=False))
     assert "targets" not in shared.recipe(shape, 1.0)
-    assert shared.opened(shape).module.dims == dims
+    assert shared.cost(shape).size_mb < planned.cost(shape).size_mb, "with a head of 32 dimensions"
     assert shapes.targets(nano.dims, 768)["align"] == "procrustes", "cosines stay as the teacher has them"
 
 
@@ -105,14 +104,14 @@ def test_the_largest_that_fit_are_found_without_measuring_all():
     fits = plan.survey(SOURCE, budget, measure)
     assert len(seen) < 20 and len(seen) == len(set(seen))
     assert [costed.shape.layers for costed in fits] == [3, 2, 1], "one of each depth, the deepest first"
-    assert all(budget.excess(costed.size_mb, costed.p50_ms) <= 0 for costed in fits)
+    assert all(costed.excess(budget) <= 0 for costed in fits)
     assert [costed.shape.precision for costed in fits] == ["w4", "w4", "int8"]
     assert plan.survey(SOURCE, Budget(1.5, 1.0), measure)[-1].shape.kind == "static"
 
 
 def test_nothing_fits_and_the_nearest_is_named():
     _, measure = measured(lambda shape: 0.05)
-    with pytest.raises(UserError, match=r"^budget: nothing fits 0\.1 MB and 0\.01 ms .* --max-mb") as caught:
+    with pytest.raises(UserError, match=r"^budget: nothing fits 0\.1 MB and 0\.01 ms; .* --max-mb") as caught:
         plan.survey(SOURCE, Budget(0.1, 0.01), measure)
     size = float(str(caught.value).rpartition("--max-mb ")[2].split()[0])
     assert plan.survey(SOURCE, Budget(size, 0.06), measure), "what was named fits"
@@ -121,7 +120,7 @@ def test_nothing_fits_and_the_nearest_is_named():
 
 
 def test_a_budget_nothing_can_meet(world: World, tmp_path):
-    with pytest.raises(UserError, match=r"^budget: nothing fits 0\.001 MB and 50 ms .* --max-mb 0\.0"):
+    with pytest.raises(UserError, match=r"^budget: nothing fits 0\.001 MB and 50 ms; .* --max-mb 0\.0"):
         fit.fit(
             request(world, budget=Budget(0.001, 50.0)),
             tmp_path / "fit",

@@ -35,6 +35,12 @@ def graphs() -> dict[str, onnx.ModelProto]:
     return {name: graph.build(make()) for name, make in MAKE.items()}
 
 
+@pytest.fixture(scope="session")
+def ids() -> list[list[int]]:
+    random = np.random.default_rng(0)
+    return [random.integers(2, 90, length).tolist() for length in random.integers(1, 20, 24)]
+
+
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a.astype(np.float64) * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 

@@ -24,12 +24,6 @@ def bert() -> onnx.ModelProto:
     return graph.build(make_bert())
 
 
-@pytest.fixture(scope="module")
-def ids() -> list[list[int]]:
-    random = np.random.default_rng(0)
-    return [random.integers(2, 90, length).tolist() for length in random.integers(1, 20, 24)]
-
-
 def with_an_outlier(model: onnx.ModelProto, layer: int) -> tuple[onnx.ModelProto, str]:
     """A copy that gives the same embeddings, but one row of a feed-forward's second matrix is huge, and with
     it the scales of the others.

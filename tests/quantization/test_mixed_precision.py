@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import layer_losses
-import numpy as np
 import onnx
 import pytest
 
@@ -17,12 +16,6 @@ from edgedistill.students import graph
 from tests.students.test_graph import make_bert, make_recurrent
 
 REQUIRED = PRECISIONS["int8"].single_cosine
-
-
-@pytest.fixture(scope="module")
-def ids() -> list[list[int]]:
-    random = np.random.default_rng(0)
-    return [random.integers(2, 90, length).tolist() for length in random.integers(1, 20, 24)]
 
 
 def with_outliers(layers: list[int]) -> onnx.ModelProto:

@@ -7,11 +7,11 @@ import gzip
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import baselines
 import numpy as np
 import pytest
 import yaml
@@ -27,9 +27,6 @@ from tests.conftest import added_kinds, make_encoder, make_tokenizer, measure_br
 from tests.faults.commands import PROCESSES, contents, of_a_run
 from tests.faults.record import record
 from tests.vocabulary.test_trim_tokenizer import unigram
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "reproduction"))
-import baselines
 
 PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
 LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
@@ -131,8 +128,6 @@ class Tiny:
         if student.get("kind") == "static" and "head" not in student:
             student["width"] = WIDTH  # without a head it is as wide as the teacher
         for stage in made.get("stages", []):
-            if "augment" in stage and not parts_of_speech():
-                stage["augment"]["pos"] = 0.0
             stage.pop("epochs", None)
             stage["steps"] = STEPS
             scores = stage.get("rows", {}).get("scores", {})
@@ -211,16 +206,6 @@ def _runs_named(spec: recipe.Recipe) -> Iterator[str]:
         spec.student.weights if isinstance(spec.student, recipe.Finished) else None,
     ]
     yield from (name for name in named if name is not None and name.startswith("runs/"))
-
-
-def parts_of_speech() -> bool:
-    """Whether nltk's tagger and its data are here."""
-    try:
-        import nltk
-
-        return bool(nltk.pos_tag(["cat"]))
-    except (ImportError, LookupError):
-        return False
 
 
 def _model(folder: Path, words: Any, chain: bool = False, width: int = WIDTH) -> Path:

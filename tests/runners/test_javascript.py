@@ -92,17 +92,17 @@ def classifier(tmp_path: Path) -> Path:
     return tmp_path / "classifier"
 
 
-@pytest.mark.parametrize("name", ["nano", "micro", "multi"])
+@pytest.mark.parametrize("name", ["nano", "micro", "multi", "small"])
 def test_shipped_students_as_in_python(name: str, tmp_path):
     found = embed(written(name, tmp_path / "out"), TEXTS, {}, {"precision": "binary"})
     with load(name, threads=1) as opened:
-        rows, calibration = opened.encode(TEXTS), opened.calibration
+        rows, calibration, precision = opened.encode(TEXTS), opened.calibration, opened.precision
         golden = files.read_json(opened.folder / "parity.json")
     assert (rows * np.array(found["rows"][0])).sum(1).mean() >= 0.9999
     bits = compact(np.array(found["rows"][0], np.float32), "binary", calibration)
     assert np.array_equal(bits, found["rows"][1])
     about = found["about"]
-    assert (about["name"], about["precision"], about["golden"]) == (name, "int8", len(golden["texts"]))
+    assert (about["name"], about["precision"], about["golden"]) == (name, precision, len(golden["texts"]))
     assert about["languages"] == (["en", "de", "es", "fr", "nl"] if name == "multi" else ["en"])
     assert found["check"]["worst"] >= found["check"]["least"]  # and the golden texts' ids
 

@@ -58,7 +58,7 @@ needs_browser = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page") / "site"
-    for name in ("nano", "micro", "multi"):
+    for name in ("nano", "micro", "multi", "small"):
         device.write_page(name, folder, lambda line: None)
     return folder
 

@@ -38,20 +38,20 @@ def test_an_unknown_bundle_gets_the_closest_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("nanoo", "nanoo:w8"):
         with pytest.raises(
-            UserError, match=r"^no bundle 'nanoo'; did you mean 'nano'\? \(micro, multi, nano\); `edgedistill"
+            UserError, match=r"^no bundle 'nanoo'; did you mean 'nano'\? \(micro, multi, nano, small\)"
         ):
             bundle.load(name)
     for name in ("mine", ".mine.x1y2"):  # the second is being written
         (tmp_path / "bundles" / name).mkdir(parents=True)
         (tmp_path / "bundles" / name / "manifest.json").touch()
     with pytest.raises(
-        UserError, match=r"^no bundle 'mien'; did you mean 'mine'\? \(micro, mine, multi, nano\); "
+        UserError, match=r"^no bundle 'mien'; did you mean 'mine'\? \(micro, mine, multi, nano, small\); "
     ):
         bundle.load("mien")
     with pytest.raises(
         UserError,
-        match=r"^no bundle '\S+nothing'; choose one: \(micro, mine, multi, nano\); `edgedistill students` "
-        r"lists what ships, `edgedistill export MODEL` makes one$",
+        match=r"^no bundle '\S+nothing'; choose one: \(micro, mine, multi, nano, small\); "
+        r"`edgedistill students` lists what ships, `edgedistill export MODEL` makes one$",
     ):
         bundle.load(tmp_path / "nothing")
 

@@ -21,7 +21,7 @@ from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import sample_texts
 from edgedistill.session import Session
 from edgedistill.teacher import assistant, embedding_cache, encoder
-from edgedistill.training import checks, train
+from edgedistill.training import load_models, train
 from tests.conftest import World, make_tokenizer, sentences
 
 CHAINS = {
@@ -226,14 +226,11 @@ def test_cuda_is_refused_before_anything_is_embedded(world: World, monkeypatch):
     spec = recipe.parse(world.recipe(teacher=own, assistant=other), "test")
     for device in ("auto", "cuda"):
         with pytest.raises(UserError) as caught:
-            checks.check_device(spec, device)
+            load_models.open_models(spec, Session(data=world.data, device=device))
         assert caught.value.problems == tuple(
             f"{place}.dtype: int8 is for processors, and this device is cuda; set it to auto, or --device cpu"
             for place in ("teacher", "assistant")
         )
-    checks.check_device(spec, "cpu")
-    checks.check_device(recipe.parse(world.recipe(), "test"), "cuda")
+    load_models.open_models(spec, Session(data=world.data, device="cpu"))
     with pytest.raises(UserError, match="int8 is for processors"):
         cost.costs([spec], Session(data=world.data, device="cuda"))
-    with pytest.raises(UserError, match="int8 is for processors"):
-        opened(world.teacher).embed(["a"], "cuda")

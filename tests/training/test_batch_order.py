@@ -34,13 +34,18 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
     return TokenPass(made, words, 64, 0, QUIET).open()
 
 
-def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: TokenCache):
-    order = BatchOrder(SIZES, tokens, np.arange(300), seed=1)
+def batches_of_a_pass(order: BatchOrder) -> list[np.ndarray]:
     seen = [b for number in range(3) for b, _ in order.window(number)]
     assert sorted(np.concatenate(seen).tolist()) == list(range(300))
+    assert [len(batch) for batch in seen] == [10] * 30
+    return seen
+
+
+def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: TokenCache):
+    order = BatchOrder(SIZES, tokens, np.arange(300), seed=1)
+    seen = batches_of_a_pass(order)
     spread = [np.ptp(tokens.lengths(batch)) for batch in seen]
     assert np.median(spread) <= 1
-    assert [len(batch) for batch in seen] == [10] * 30
 
 
 def test_passes_follow_each_other_without_a_seam(tokens: TokenCache):
@@ -93,9 +98,7 @@ def test_negatives_of_the_batch_are_of_all_lengths(objective: dict[str, object],
 def test_similar_texts_are_in_groups_and_every_text_comes_once_a_pass(tokens: TokenCache):
     clusters = np.random.default_rng(0).integers(0, 6, 300)
     order = BatchOrder(SIZES, tokens, np.arange(300), 1, groups=Groups(5, clusters))
-    seen = [b for number in range(3) for b, _ in order.window(number)]
-    assert sorted(np.concatenate(seen).tolist()) == list(range(300))
-    assert [len(batch) for batch in seen] == [10] * 30
+    seen = batches_of_a_pass(order)
     kinds = [len(set(clusters[group].tolist())) for batch in seen for group in np.split(batch, 2)]
     assert max(kinds) <= 2 and np.mean(np.array(kinds) == 1) > 0.7
     again = BatchOrder(SIZES, tokens, np.arange(300), 1, groups=Groups(5, clusters)).at(25)

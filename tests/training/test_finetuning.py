@@ -3,7 +3,6 @@ torch says, what is refused."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -386,7 +385,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp
         dropout=0.2,
         every=10,
         teacher={"run": str(tuned / "runs/teacher"), "alpha": 0.3},
-        augment={"pos": 0, "limit": 400},
+        augment={"limit": 400},
     )
     info = go(tasks, tmp_path / "whole", last, distil=True)
     assert info["task"]["augmented"] > 100
@@ -511,22 +510,13 @@ def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
 ):
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(StageInProgress, "__init__", lambda *_: pytest.fail("a stage began"))
-    distil, taught = tasks.recipe()["stages"], {"run": str(tuned / "runs/teacher")}
-    if importlib.util.find_spec("nltk") is None:
-        tagged = [*distil, stage(single(), teacher=taught, augment={})]
-        spec = recipe.parse(tasks.recipe(student=BILSTM, stages=tagged), "test")
-        with pytest.raises(UserError, match="needs nltk"):
-            cost.costs([spec], Session(data=tasks.data, log=quiet))
-        with pytest.raises(UserError, match="needs nltk"):
-            go(tasks, tmp_path / "tagged", tagged[-1], distil=True)
-        assert not (tmp_path / "cache" / "teachers").exists()
-
+    taught = {"run": str(tuned / "runs/teacher")}
     maskless = Path(shutil.copytree(tasks.teacher, tmp_path / "maskless"))
     for path in maskless.glob("*token*.json"):
         settings = json.loads(path.read_text(encoding="utf-8"))
         if settings.pop("mask_token", None) is not None:
             files.write_json(path, settings)
-    last = stage(single(), teacher=taught, augment={"pos": 0})
+    last = stage(single(), teacher=taught, augment={})
     with pytest.raises(
         UserError, match=r"stages\[1\].augment.mask: the student's tokenizer has no mask token; set mask: 0"
     ):
@@ -537,24 +527,14 @@ def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
 
 
 def test_the_rules_one_by_one():
-    words, tags, of = "a b c d".split(), ["x", "y", None, "x"], {"x": ["p"], "y": ["q"]}
+    words = "a b c d".split()
 
     def edit(**chances: float) -> list[str | None]:
-        spec = recipe.Augment.model_validate({"mask": 0.0, "pos": 0.0, "ngram": 0.0, **chances})
-        return [
-            labelled_tasks.edited(spec, words, tags, of, "[M]", np.random.default_rng(seed))
-            for seed in range(400)
-        ]
+        spec = recipe.Augment.model_validate({"mask": 0.0, "ngram": 0.0, **chances})
+        return [labelled_tasks.edited(spec, words, "[M]", np.random.default_rng(seed)) for seed in range(400)]
 
     masked = [text.split() for text in edit(mask=0.3) if text]
     assert np.mean([word == "[M]" for text in masked for word in text]) == pytest.approx(0.3, abs=0.04)
-    replaced = [text.split() for text in edit(pos=0.5) if text]
-    assert {tuple(sorted({text[at] for text in replaced})) for at in range(4)} == {
-        ("a", "p"),
-        ("b", "q"),
-        ("c",),
-        ("d", "p"),
-    }
     cut = [text for text in edit(ngram=0.99) if text]
     assert all(text in "a b c d" for text in cut)
     assert {len(text.split()) for text in cut} == {1, 2, 3, 4}
@@ -564,8 +544,8 @@ def test_the_rules_one_by_one():
 
 def test_pairs_are_edited_on_either_side_and_nothing_comes_twice():
     items = [("one two three four five six", "seven eight nine ten"), ("a b c d e f", "g h i j")]
-    spec = recipe.Augment(mask=0.4, pos=0, ngram=0)
-    made = labelled_tasks.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
+    spec = recipe.Augment(mask=0.4, ngram=0)
+    made = labelled_tasks.transfer_set(spec, items, "[M]", 0)
     assert len(set(made) | set(items)) == len(made) + 2
     sides = [
         (first == items[0][0], second == items[0][1])
@@ -574,30 +554,8 @@ def test_pairs_are_edited_on_either_side_and_nothing_comes_twice():
     ]
     assert {(True, False), (False, True), (False, False)} <= set(sides)
     assert (True, True) not in sides
-    assert made == labelled_tasks.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
-    assert (
-        len(
-            labelled_tasks.transfer_set(
-                spec.model_copy(update={"limit": 12}), items, "[M]", 0, lambda words: [None] * len(words)
-            )
-        )
-        == 10
-    )
-
-
-def test_parts_of_speech_come_from_nltk_and_are_never_skipped():
-    nothing = labelled_tasks.tagger(recipe.Augment(pos=0), "stages[0].augment")
-    assert nothing(["The", "cat"]) == [None, None]
-    words = labelled_tasks.TaggedWords(
-        [("The cat sleeps",), ("a dog",)], lambda each: ["N", None, "V"][: len(each)]
-    )
-    assert words.by_tag == {"N": ["The", "a"], "V": ["sleeps"]}
-    if importlib.util.find_spec("nltk") is None:
-        with pytest.raises(
-            UserError,
-            match=r"needs nltk, which is not installed; in your clone .* pip install '\.\[augment\]'",
-        ):
-            labelled_tasks.tagger(recipe.Augment(), "stages[0].augment")
+    assert made == labelled_tasks.transfer_set(spec, items, "[M]", 0)
+    assert len(labelled_tasks.transfer_set(spec.model_copy(update={"limit": 12}), items, "[M]", 0)) == 10
 
 
 # On the device

@@ -214,7 +214,7 @@ def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
 
 
 def test_what_is_refused(world: World, sources: Path):
-    known = "no finished student 'mano'; did you mean 'nano'? (micro, multi, nano)"
+    known = "no finished student 'mano'; did you mean 'nano'? (micro, multi, nano, small)"
     assert (
         problem(world, {"weights": "mano"})
         == f"student.weights: {known}; or give the folder of a bundle or a run"
@@ -271,6 +271,13 @@ def test_a_share_of_the_initial_weights_stays(world: World, sources: Path, tmp_p
         assert torch.allclose(part[name], 0.25 * start[name] + 0.75 * end[name], atol=1e-6)
 
 
+def exported(source: Path, out: Path):
+    """Its bundle, which embeds as the run does."""
+    bundle_writer.export(source, ["fp32", "int8"], out, lambda line: None)
+    for precision, least in (("fp32", 0.99999), ("int8", 0.99)):
+        assert (bundle.load(out, precision).encode(TEXTS) * embedded(source)).sum(1).min() > least
+
+
 def test_a_whole_table_is_product_quantized(world: World, sources: Path, tmp_path):
     whole = run.open_run(sources / "static").student()
     student = {"weights": str(sources / "static"), "pq_bytes": 16}
@@ -279,10 +286,7 @@ def test_a_whole_table_is_product_quantized(world: World, sources: Path, tmp_pat
     rows = whole.embedding.weight.detach()
     assert torch.allclose(made.embedding.weight, rows, atol=1e-4), "200 tokens of 256 centroids are exact"
 
-    bundle_writer.export(tmp_path / "a", ["fp32", "int8"], tmp_path / "b", lambda line: None)
-    for precision, least in (("fp32", 0.99999), ("int8", 0.99)):
-        found = bundle.load(tmp_path / "b", precision).encode(TEXTS)
-        assert (found * embedded(tmp_path / "a")).sum(1).min() > least
+    exported(tmp_path / "a", tmp_path / "b")
     again = go(world, tmp_path / "c", student={"weights": str(tmp_path / "b")}, stages=STILL)
     assert again["parameters"]["embedding"] == made.weights.numel() * (16 + 1) + 256 * 32
     assert (embedded(tmp_path / "c") * embedded(tmp_path / "a")).sum(1).min() > 0.9999
@@ -324,10 +328,7 @@ def test_words_are_found(world: World, sources: Path, tmp_path, kind: str, other
     assert torch.allclose(made(ids, mask), plain + words, atol=1e-6)
     assert torch.allclose(plain, own(run.open_run(sources / kind).student()(ids, mask), dim=1), atol=1e-6)
 
-    bundle_writer.export(tmp_path / "a", ["fp32", "int8"], tmp_path / "b", lambda line: None)
-    for precision, least in (("fp32", 0.99999), ("int8", 0.99)):
-        found = bundle.load(tmp_path / "b", precision).encode(TEXTS)
-        assert (found * embedded(tmp_path / "a")).sum(1).min() > least
+    exported(tmp_path / "a", tmp_path / "b")
     stage = {"name": "more", "objective": {"kind": "cosine"}, "steps": 5, "batch": 32, "learning_rate": 3e-3}
     if kind not in ("bilstm", "static"):
         stage["optimizer"] = "muon"

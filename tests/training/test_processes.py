@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,47 +15,17 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from edgedistill import recipe
+from edgedistill import files, recipe
 from edgedistill.cli import app
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.training import train
-from edgedistill.training.stage_in_progress import StageInProgress
-from tests.conftest import World
-from tests.faults.record import record
-from tests.training.test_tuples import data, documents, stage  # noqa: F401 (a fixture)
-
-SCRIPT = """
-import json, os, sys
-from pathlib import Path
-from edgedistill import recipe
-from edgedistill.errors import UserError
-from edgedistill.session import Session
-from edgedistill.data import corpus
 from edgedistill.training import checkpoint, train
 from edgedistill.training.stage_in_progress import StageInProgress
-
-checkpoint.EVERY_SECONDS, corpus.SHARD = -1.0, 64
-first, follow, losses = os.environ["RANK"] == "0", StageInProgress.follow, {}
-
-def followed(self, loss):
-    losses.setdefault(name, []).append(loss)
-    if self.step == task.get("kill") and not first:
-        os.kill(os.getpid(), 9)
-    follow(self, loss)
-
-StageInProgress.follow = followed
-folder, data, tasks = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-for number, (name, task) in enumerate(tasks.items()):
-    os.environ["MASTER_PORT"] = str(int(sys.argv[4]) + number)
-    spec = recipe.parse(task["recipe"], name)
-    try:
-        train.train(spec, folder / name, Session(data=data), task.get("resume", False))
-    except UserError as error:
-        losses[name] = str(error)
-print(json.dumps(losses))
-"""
+from tests.conftest import World
+from tests.faults.commands import PROCESSES
+from tests.faults.record import record
+from tests.training.test_tuples import data, documents, stage  # noqa: F401 (a fixture)
 
 CKD = {
     "name": "ckd",
@@ -76,28 +44,41 @@ CKD = {
 }
 
 
-def started(folder: Path, world: World, tasks: dict[str, Any]) -> list[subprocess.Popen[str]]:
-    found, port = [], str(20_000 + os.getpid() % 10_000)
-    for rank in "01":
-        environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "RANK": rank}
-        environment |= {"EDGEDISTILL_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
-        arguments = [str(folder), str(world.data), json.dumps(tasks), port]
-        found.append(
-            subprocess.Popen(
-                [sys.executable, "-c", SCRIPT, *arguments],
-                env={**environment, "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    return found
+def trained(rank: int, folder: Path, texts: Path, tasks: dict[str, Any], port: int):
+    """One of the two: it writes the losses of each task, or the line of its error, to losses.RANK.json."""
+    checkpoint.EVERY_SECONDS, corpus.SHARD = -1.0, 64
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "RANK": str(rank)}
+    os.environ |= {"EDGEDISTILL_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
+    losses, follow = dict[str, Any](), StageInProgress.follow
+
+    def followed(self: StageInProgress, loss: float):
+        losses.setdefault(name, []).append(loss)
+        if self.step == task.get("kill") and rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        follow(self, loss)
+
+    StageInProgress.follow = followed  # type: ignore[method-assign]
+    for number, (name, task) in enumerate(tasks.items()):
+        os.environ["MASTER_PORT"] = str(port + number)
+        spec = recipe.parse(task["recipe"], name)
+        try:
+            train.train(spec, folder / name, Session(data=texts), task.get("resume", False))
+        except UserError as error:
+            losses[name] = str(error)
+    files.write_json(folder / f"losses.{rank}.json", losses)
 
 
-def ended(processes: list[subprocess.Popen[str]]) -> list[Any]:
-    outputs = [process.communicate(timeout=1800) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs[0][1] + outputs[1][1]
-    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+def together(folder: Path, world: World, tasks: dict[str, Any]) -> list[int | None]:
+    """How the two ended."""
+    (folder / "tmp").mkdir()
+    arguments = folder, world.data, tasks, 20_000 + os.getpid() % 10_000
+    both = [PROCESSES.Process(target=trained, args=(rank, *arguments)) for rank in (0, 1)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(1800)
+    return [process.exitcode for process in both]
 
 
 def alone(
@@ -122,7 +103,6 @@ def test_two_processes_train_as_one(
     tmp_path,
     monkeypatch,
 ):
-    (tmp_path / "tmp").mkdir()
     section = {"files": ["documents.txt"], "held_out": 10}
     ranked = stage({"kind": "info_nce"}, {"queries": {"per_text": 2}}, dtype="fp32")
     recipes = {
@@ -133,25 +113,21 @@ def test_two_processes_train_as_one(
     tasks: dict[str, Any] = {name: {"recipe": each} for name, each in recipes.items()}
     tasks["small"] = {"recipe": data.recipe(stages=[tiny])}
     tasks["killed"] = {"recipe": recipes["queue"], "kill": 8}
-    first, second = started(tmp_path, data, tasks)
-    second.communicate(timeout=1800)
-    out, errors = first.communicate(timeout=1800)
-    assert second.returncode == -signal.SIGKILL and first.returncode == 0, errors
-    losses = json.loads(out.splitlines()[-1])
+    assert together(tmp_path, data, tasks) == [0, -signal.SIGKILL]
+    losses = files.read_json(tmp_path / "losses.0.json")
     lost = "train: process 0 of 2 has lost another, which was killed or failed; continue with --resume"
     assert losses["killed"] == lost and (tmp_path / "killed.partial" / "checkpoints").exists()
     assert losses["small"] == "stages[0].batch: 1 rows for 2 processes; raise it, or start fewer"
     assert sorted(path.name for path in tmp_path.glob("*.partial")) == ["killed.partial"]
     shutil.rmtree(tmp_path / "tmp")
-    (tmp_path / "tmp").mkdir()
-    again = started(tmp_path, data, {"killed": {"recipe": recipes["queue"], "resume": True}})
+    assert together(tmp_path, data, {"killed": {"recipe": recipes["queue"], "resume": True}}) == [0, 0]
     for name, given in recipes.items():
         # From the embeddings that the two have cached: in other batches a teacher rounds otherwise.
         expected = alone(data, given, tmp_path, name, monkeypatch)
         assert np.abs(np.subtract(losses[name], expected)).max() < 1e-4, name
         one, two = (load_file(tmp_path / each / "student.safetensors") for each in (name, f"{name}-alone"))
         assert torch.cat([(one[key] - two[key]).abs().flatten() for key in one]).mean() < 1e-4
-    of_first, of_second = ended(again)
+    of_first, of_second = (files.read_json(tmp_path / f"losses.{rank}.json") for rank in (0, 1))
     left = of_first["killed"]
     assert of_first == of_second and 4 <= len(left) <= 5 and left == losses["queue"][-len(left) :]
     resumed, whole = (tmp_path / name / "student.safetensors" for name in ("killed", "queue"))

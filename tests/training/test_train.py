@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from edgedistill.training.initial_student import initial_weights, student_tokeni
 from edgedistill.training.load_models import Models
 from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World, sentences
+from tests.faults.commands import PROCESSES
 
 
 def go(world: World, out: Path, resume: bool = False, **changes: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def test_same_recipe_same_bytes(world: World, tmp_path):
     assert sha256_file(tmp_path / "a/student.safetensors") != sha256_file(tmp_path / "c/student.safetensors")
 
 
-STEPS = 60
+STEPS = 24
 TRIPLE = ["anchor", "entailment", "contradiction"]
 TWO_STAGES = [
     {
@@ -102,11 +102,7 @@ TWO_STAGES = [
         "bucket": 4,
     },
 ]
-PROCESSES = multiprocessing.get_context(
-    "forkserver"
-)  # torch, which takes seconds, is loaded once for all that are killed
-PROCESSES.set_forkserver_preload([__name__])
-SELECT = {"suite": "SUITE", "every": 25}
+SELECT = {"suite": "SUITE", "every": 10}
 
 
 def suite_of(world: World) -> str:
@@ -139,7 +135,7 @@ def write_triples(world: World, count: int):
         (
             {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear", "dropout": 0.1},
             "adamw",
-            [12, 66],
+            [6, 30],
         ),
         (
             {
@@ -152,7 +148,7 @@ def write_triples(world: World, count: int):
                 "dropout": 0.1,
             },
             "muon",
-            [12],
+            [6],
         ),
     ],
     ids=["bert", "trimmed codes and muon"],
@@ -194,7 +190,7 @@ def test_killed_and_resumed_gives_the_same_bytes(
         [json.loads(line)["step"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         for name in ("whole", "cut")
     ]
-    assert selected == [[25, 50, 60, 25, 50, 60]] * 2
+    assert selected == [[10, 20, 24, 10, 20, 24]] * 2
 
 
 def test_muon_moves_the_layers_matrices_and_nothing_else(world: World, tmp_path, monkeypatch):

@@ -77,14 +77,10 @@ def test_queries_are_made_from_whole_training_texts(data: World):
     assert not held_out & set(made.sides[1].texts(range(70)))
 
 
-def test_kinds_of_queries():
-    text = (
-        "A title of this text. It says one thing here. Does it ask another thing? It ends with these words."
-    )
-    of = {kind: recipe.Queries(kinds=[kind]) for kind in ("first_sentence", "question")}  # type: ignore[list-item]
-    assert made_tuples.of_text(of["first_sentence"], text) == ["A title of this text."]
-    assert made_tuples.of_text(of["question"], text) == ["Does it ask another thing?"]
-    assert made_tuples.of_text(recipe.Queries(), "Only one sentence is here.") == []
+def test_queries_are_the_sentences_of_a_text_that_has_several():
+    text = "A title of this text. Does it ask another thing? "
+    assert made_tuples.of_text(text) == ["A title of this text.", "Does it ask another thing?"]
+    assert made_tuples.of_text("Only one sentence is here.") == []
 
 
 def test_texts_of_one_sentence_have_no_queries(world: World):

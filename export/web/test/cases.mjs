@@ -309,7 +309,7 @@ export const cases = {
     assert.equal(await on.isVisible("#error"), false);
     assert.deepEqual([await text(on, "another"), await on.isVisible("#results li")], ["Close", true]);
     await openAddress(on, "foo");
-    assert.equal(await errorText(on), "foo: No such encoder. Here are nano, micro, multi.");
+    assert.equal(await errorText(on), "foo: No such encoder. Here are nano, micro, multi, small.");
     await on.click("#dismiss");
     assert.equal(await on.isVisible("#error"), false);
     assert.equal(await on.evaluate("document.activeElement.id"), "url"); // in sight, to be corrected
@@ -385,8 +385,8 @@ export const cases = {
     assert.ok(open.x > x + 300 && open.y < y); // the lines first, and the students beside them
     const width = "document.querySelector('main').clientWidth";
     const wide = await on.evaluate(width);
-    assert.deepEqual(await on.$$eval("#students button", (all) => all.map((each) => each.textContent)), ["Try nano", "Try micro", "Try multi"]);
-    assert.match(await text(on, "students"), /finds best · English only · .*fastest · English only · .*across languages · English, German, Spanish, French, Dutch · \d+\.\d MB$/);
+    assert.deepEqual(await on.$$eval("#students button", (all) => all.map((each) => each.textContent)), ["Try nano", "Try micro", "Try multi", "Try small"]);
+    assert.match(await text(on, "students"), /start with this · English only · .*fastest · English only · .*across languages · English, German, Spanish, French, Dutch · .*finds best · English only · \d+\.\d MB$/);
     await on.focus("#texts");
     await on.keyboard.press("Tab");
     await on.keyboard.press("Enter");
