@@ -158,12 +158,16 @@ def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, list[
 
 def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) -> Iterator[tuple[int, str]]:
     """The texts of a file, each of no more tokens than the encoder reads: a longer one is divided; a heading
-    or a cell of a document stands in a line of its own before what follows it."""
+    or a cell of a document stands in a line of its own before what follows it. None spans pages."""
+    pages = input_file.numbered(path) == "page"
     least = SHORTEST if readers.is_text_file(path) and input_file.kind(path) != ".txt" else 1
     run = ""
     first = 0
     numbered = readers.numbered_texts(path, request.column, "--column", "auto", LONGEST_TEXT, reading)
     for number, text in numbered:
+        if run and pages and number != first:
+            yield first, run
+            run = ""
         first = first if run else number
         if not text.strip() and not readers.is_text_file(path):
             reading.rows_left_out[deduplicate.EMPTY] += 1

@@ -19,6 +19,7 @@ from edgedistill.errors import UserError
 from edgedistill.runtime.bundle import Bundle, load
 from edgedistill.search_files import Search, search
 from edgedistill.session import Session
+from tests.data.test_input_files import pdf
 from tests.export.test_export import make_run
 from tests.export.test_pair_bundle import paired
 from tests.test_cli import call
@@ -67,6 +68,16 @@ def asked(nano: Bundle, paths: list[str], session: Session, question: str = QUES
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     return Session(cache_folder=tmp_path / "cache")
+
+
+def test_no_passage_spans_the_pages_of_a_pdf(nano: Bundle, docs: Path, session: Session):
+    (docs / "short.pdf").write_bytes(pdf(["The shop opens at nine."], ["The cat sleeps."], ["Red shoes."]))
+    found = asked(nano, ["docs/short.pdf"], session, top=9)["results"]
+    assert {(each["page"], each["text"]) for each in found} == {
+        (1, "The shop opens at nine."),
+        (2, "The cat sleeps."),
+        (3, "Red shoes."),
+    }
 
 
 def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session):

@@ -288,8 +288,9 @@ def _cells(
         raise UserError(f"{field}: {fact}; give names")
     else:
         rows = ((number, dict(enumerate(cells))) for number, cells in table)
+    counted = input_file.numbered(path)
     for number, row in rows:
-        place = f"{path}: {input_file.numbered(path)} {number}"
+        place = f"{path}: {counted} {number}"
         for column in columns:
             if column not in row:
                 known = [str(name) for name, value in row.items() if isinstance(value, str)]

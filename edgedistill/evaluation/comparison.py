@@ -62,7 +62,8 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
     Reports are matched by title, and two that are alone in their files whatever theirs: both titles are
     shown. Returns {before, after, changes, only_before, only_after, not_compared}: the last has the suites
     that not both have, with the same tasks. Raises UserError where a file is no report or the two have no
-    bundle in common; CheckFailed with the result where accuracy, size or speed fell.
+    bundle in common; CheckFailed with the result where accuracy, size or speed fell, or where no accuracy
+    was compared.
     """
     olds, news = (_by_title(path) for path in (before, after))
     both = []
@@ -101,6 +102,11 @@ def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> M
     if html is not None:
         page.write(html, both, rows)
     fell = ["{}: {}: {} to {}, {}".format(*change.cells) for change in compared if change.verdict == WORSE]
+    fell += [
+        f"{name}: no suite with the same tasks in both; measure both with the same --suite"
+        for name, suites in not_compared.items()
+        if set(suites) >= set(olds[name]["quality"])
+    ]
     listed = [{**change._asdict(), "change": change.change, "verdict": change.verdict} for change in compared]
     files_named = {"before": str(before), "after": str(after)}
     result: Measures = {**files_named, "changes": listed, **missing, "not_compared": not_compared}

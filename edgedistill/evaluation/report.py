@@ -41,7 +41,7 @@ def read(path: Path) -> list[Report]:
     has a newer schema or lacks a key."""
     if not path.exists():
         raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}")
-    value = files.read_json(path, AGAIN)
+    value = files.read_json(path, AGAIN, finite=True)
     reports = value.get("reports", [value]) if isinstance(value, dict) else [value]
     for part in [value, *reports]:
         schema = part.get("schema") if isinstance(part, dict) else None
