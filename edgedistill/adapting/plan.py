@@ -109,6 +109,8 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
         described = shapes.in_own_space(described, source.dims, whole.dims)
     if others := [each.model_dump(exclude_defaults=True) for each in teachers[1:]]:
         described["targets"] = {**shapes.targets(source.dims, source.dims + 1), "teachers": others}
+        if min(len(own), described["rows"].get("limit", len(own))) < 2 * source.dims:  # too few to fit them
+            described["rows"]["documentation_texts"] = texts.LEAST_GENERAL
     return recipe.parse(described, "adapt")
 
 
