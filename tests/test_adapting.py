@@ -82,6 +82,7 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     assert found["after"]["agreement"] > found["before"]["agreement"]
     assert found["better"] == (found["after"]["score"] > found["before"]["score"] + judge.RESOLUTION)
     assert found["verdict"].startswith("better: +" if found["better"] else "no better")
+    assert found["search"]["made"]["queries"] < 50 and "agreement" in found["verdict"]  # too few to judge by
     assert opened.recipe.student.weights == "bundle" and opened.info["weights"]["bundle"] == "bundle"
     rows: Any = opened.recipe.rows
     assert rows.passages is not None and rows.held_out == 10, "texts of many words are cut into sentences"
@@ -169,7 +170,8 @@ def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, t
         with pytest.raises(UserError, match=re.escape(place)):
             adapting.adapt(replace(request, **change), Session(data=data), resume=True)
     found = adapting.adapt(request, Session(data=data), resume=True)
-    assert found["steps"] > 0 and run.open_run(request.run).recipe.distilling[0].minutes
+    stage = run.open_run(request.run).recipe.distilling[0]
+    assert found["steps"] > 0 and (stage.minutes if found["better"] else stage.steps == 0)
 
 
 def test_an_unknown_precision_is_refused_before_anything_is_trained(student: Path, tmp_path):

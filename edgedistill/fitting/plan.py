@@ -93,10 +93,7 @@ class Fit:
     def queries(self) -> dict[str, queries.Queries]:
         """The user's queries that search is measured with. Raises UserError where BM25 finds no words."""
         pairs = self.sources.of_stage(PAIRS) if self.sources.tables else None
-        asked = queries.asked(self.corpus, self.sources.of.held_out, pairs)
-        if len(asked["made"].queries if "made" in asked else ()) < queries.FEW_QUERIES:
-            asked.pop("made", None)
-        return asked
+        return queries.asked(self.corpus, self.sources.of.held_out, pairs)
 
     @cached_property
     def judge(self) -> Judge:
