@@ -333,7 +333,7 @@ def test_other_processors(
     assert set(golden(compiler, emulator)) == {instructions}
 
 
-WINE = shutil.which("wine") or "/usr/lib/wine/wine64"
+WINE = shutil.which("/usr/lib/wine/wine64") or "wine"
 
 
 @pytest.mark.parametrize(

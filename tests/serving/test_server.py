@@ -622,7 +622,7 @@ def test_a_failed_batch_fails_its_requests_and_no_others(monkeypatch, folder: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "no bundle 'nowhere'; choose one: (micro, multi, nano)"),
+        (["nowhere"], "no bundle 'nowhere'; choose one: (micro, multi, nano, small)"),
         (["BUNDLE:int8"], "int8"),
         (["BUNDLE", "--host", "192.0.2.1"], "192.0.2.1:8000: "),
         (["BUNDLE", "--port", "70000"], "edgedistill serve: Invalid value for '--port'"),

@@ -83,7 +83,6 @@ class ConvRecipe(experiment.Recipe):
 def registered(monkeypatch):
     """What a line in `kinds.KINDS` and one in the recipe's `Student` do for a shipped kind."""
     monkeypatch.setitem(kinds.KINDS, "conv", KIND)
-    monkeypatch.setitem(recipe_reading.KINDS["student"], "conv", Conv)
     monkeypatch.setattr(recipe_reading, "Recipe", ConvRecipe)
 
 
