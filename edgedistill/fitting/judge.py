@@ -108,7 +108,8 @@ def is_better(after: Measures, before: Measures, teacher: Measures) -> bool:
     worse in everything."""
     known = [before] if weaker_teacher(teacher, before) else [before, teacher]
     finds_more = any(after[name] > before[name] for name in ("made", "own") if name in after)
-    allowed = [(GENERAL, FORGOTTEN if finds_more else UNSEEN), *(((suite,), FORGOTTEN) for suite in SUITES)]
+    unseen = FORGOTTEN if finds_more else UNSEEN
+    allowed = [(GENERAL, unseen), (("search",), unseen), *(((suite,), FORGOTTEN) for suite in SUITES)]
     for names, most in allowed:
         if names[0] in after and _half(after, names) < min(_half(each, names) for each in known) - most:
             return False
