@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import Any
 
 from edgedistill.recipe import Recipe, schema, sections
@@ -15,6 +16,13 @@ HEAD = """# Every key of a recipe
 a section has several kinds, you may leave out `kind` for the first: `distil` for a stage.
 """
 COLUMNS, RULE = "| key | type | default | meaning |", "| --- | --- | --- | --- |"
+
+
+@cache
+def _definitions() -> dict[str, Any]:
+    """The JSON schema of each section, by its name."""
+    whole = json.loads(schema())
+    return {"Recipe": whole, **whole["$defs"]}
 
 
 def by_key() -> dict[str, list[str]]:
@@ -35,8 +43,7 @@ def by_key() -> dict[str, list[str]]:
 def markdown() -> str:
     """The page: a table per section, with key, type, default and meaning; what several sections of a title
     share stands once, before them."""
-    whole = json.loads(schema())
-    definitions: dict[str, Any] = {"Recipe": whole, **whole["$defs"]}
+    definitions = _definitions()
     lines = [HEAD]
     for title, names in by_key().items():
         lines += [f"## {title}", ""]
@@ -118,5 +125,5 @@ def _type(value: dict[str, Any]) -> str:
 
 def _named(reference: str) -> str:
     name = reference.rsplit("/", 1)[1]
-    kind = json.loads(schema())["$defs"][name].get("properties", {}).get("kind", {}).get("const")
+    kind = _definitions()[name].get("properties", {}).get("kind", {}).get("const")
     return f"`{kind}`" if kind else name

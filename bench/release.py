@@ -76,13 +76,13 @@ def write_parts(dist: Path, work: Path, version: str) -> dict[str, Path]:
 
 
 def check_python(package: Path, work: Path) -> str:
-    """Install a wheel or a source archive into an empty environment, verify nano there, and return what its
-    distributions take, {name: bytes} as JSON."""
+    """Install a wheel or a source archive into an empty environment, verify what ships there, and return what
+    its distributions take, {name: bytes} as JSON."""
     folder = work / package.name
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", package)
-    for student in ("nano", "micro", "multi", "small"):
+    for student in files.shipped("bundle"):
         told = run(folder / "bin" / "edgedistill", "verify", student, folder=work)
         if str(folder) not in told:
             sys.exit(f"{package}: another edgedistill than the installed one answered: {told}")

@@ -103,14 +103,16 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
     most = math.inf if request.steps is not None else _most_rows(request, teachers, own, words, session)
     spec = adaptation_recipe(request, source, teacher, section, words, tokens, most)
     described = spec.model_dump(by_alias=True, exclude_defaults=True)
+    needs_general = False  # texts that a map to the student's space is fitted on
     if finished_student.needs_new_head(spec, source, whole.dims):
         session.log(f"{request.student} keeps its own space: the teacher's embeddings are rotated to it")
-        described["rows"]["documentation_texts"] = texts.LEAST_GENERAL
+        needs_general = True
         described = shapes.in_own_space(described, source.dims, whole.dims)
     if others := [each.model_dump(exclude_defaults=True) for each in teachers[1:]]:
-        described["targets"] = {**shapes.targets(source.dims, source.dims + 1), "teachers": others}
-        if min(len(own), described["rows"].get("limit", len(own))) < 2 * source.dims:  # too few to fit them
-            described["rows"]["documentation_texts"] = texts.LEAST_GENERAL
+        described["targets"] = {**shapes.targets(source.dims, math.inf), "teachers": others}
+        needs_general |= min(len(own), described["rows"].get("limit", len(own))) < 2 * source.dims
+    if needs_general:
+        described["rows"]["documentation_texts"] = texts.LEAST_GENERAL
     return recipe.parse(described, "adapt")
 
 

@@ -63,6 +63,8 @@ class Judge:
         self.embeddings = TeacherPass(teacher, texts, session).open()[rows]
         general = general_queries(texts)
         self.asked = {**asked, **({"search": general} if general is not None else {})}
+        few = "made" in asked and len(asked["made"].queries) < queries.FEW_QUERIES
+        self.judging = {name: each for name, each in self.asked.items() if name != "made" or not few}
         self.by_teacher = by_roles(teacher, session)
 
     @property
@@ -77,15 +79,14 @@ class Judge:
         rows = encoder.text(self.texts)
         if np.isfinite(rows).all():
             return self._measured(encoder, rows)
-        return dict.fromkeys(("agreement", *self.asked, *SUITES, "similarity", "score"), 0.0)
+        return dict.fromkeys(("agreement", *self.judging, *SUITES, "similarity", "score"), 0.0)
 
     def _measured(self, encoder: Encoder, rows: np.ndarray) -> Measures:
         """The measures of an encoder whose embeddings of the held-out texts are `rows`."""
         compared = teacher_agreement.agreement(rows, self.embeddings)
         measured = {"agreement": (compared["top10_overlap"] + (compared["spearman"] or 0.0)) / 2}
-        for name, asked in self.asked.items():
-            if name != "made" or len(asked.queries) >= queries.FEW_QUERIES:
-                measured[name] = asked.score(encoder)["ndcg_at_10"]
+        for name, asked in self.judging.items():
+            measured[name] = asked.score(encoder)["ndcg_at_10"]
         for suite in SUITES:
             measured[suite] = scoring.evaluate(scoring.suite(suite), encoder)["average"]
         measured["similarity"] = float(np.mean([measured[suite] for suite in SUITES]))

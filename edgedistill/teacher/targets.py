@@ -112,7 +112,8 @@ def _fit_on_sample(spec: Targets, data: FittingData) -> Affine:
         )
     embeddings = data.embeddings[rows].astype(np.float64)
     mean, scale = np.zeros(embeddings.shape[1]), np.ones(embeddings.shape[1])
-    # some models' embeddings are all alike: without their mean, each teacher's are of unit length on average
+    # Those of the teachers beside the recipe's may be all alike: without their mean, they are of unit length
+    # on average. The recipe's own are as they are.
     parts = data.embeddings.parts if isinstance(data.embeddings, SideBySide) else ()
     for start, end in pairwise(np.cumsum([part.dims for part in parts])):
         mean[start:end] = embeddings[:, start:end].mean(0)

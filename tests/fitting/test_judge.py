@@ -7,7 +7,7 @@ import pytest
 
 from edgedistill import recipe
 from edgedistill.data import corpus
-from edgedistill.fitting import judge
+from edgedistill.fitting import judge, queries
 from edgedistill.fitting.judge import Judge
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
@@ -20,7 +20,10 @@ def judging(world: World) -> Judge:
     spec = recipe.parse(world.recipe(), "tiny")
     assert spec.rows is not None
     built = corpus.build(spec.rows, Session(data=world.data), 0)
-    return Judge(TeacherEncoder(spec.teacher), built, Session(), {})
+    few = queries.of_answers(
+        {"Where is the key?": ["The key is on the table."]}, ["It rains.", "A cat sleeps."]
+    )
+    return Judge(TeacherEncoder(spec.teacher), built, Session(), {"made": few})
 
 
 def test_the_teacher_agrees_with_itself(judging: Judge):
@@ -28,7 +31,9 @@ def test_the_teacher_agrees_with_itself(judging: Judge):
     draw = np.random.default_rng(0)
     noise = judging.measures(lambda texts: draw.standard_normal((len(texts), 8)).astype(np.float32))
     assert noise["agreement"] < 0.4 and abs(noise["similarity"]) < 0.2 and noise["search"] < 0.1
-    assert judging.measures(lambda texts: np.full((len(texts), 8), np.nan))["score"] == 0.0
+    broken = judging.measures(lambda texts: np.full((len(texts), 8), np.nan))
+    assert broken["score"] == 0.0 and broken.keys() == noise.keys(), "few made queries judge neither"
+    assert "made" not in noise and not judge.is_better(broken, noise, judging.teacher)
 
 
 def test_a_student_that_knows_english_is_the_better_one(judging: Judge):
