@@ -379,10 +379,10 @@ def cache(
         files.check_free(parquet, "--parquet")
     preflight.check_all([spec], data)
     _require_torch("cache", spec)
-    from edgedistill.training import teacher_cache
+    from edgedistill.training import cache_passes
 
     session = _session(data, device, remote_code)
-    result = teacher_cache.fill(spec, session, share, engine, parquet)
+    result = cache_passes.fill(spec, session, share, engine, parquet)
     lines = [
         f"{shares['name']}: {shares['done']:,} of {shares['shards']:,} shards" for shares in result["passes"]
     ]

@@ -24,8 +24,8 @@ from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder, device_of, flush_denormals
+from edgedistill.training import cache_passes, train
 from edgedistill.training import resume as resuming
-from edgedistill.training import teacher_cache, train
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.open_recipe import open_recipe
 from edgedistill.training.training_sources import TrainingSources
@@ -55,7 +55,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         for earlier in (folder, partial) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
     before_s = time.perf_counter()
-    passes = teacher_cache.passes(open_recipe(spec, session), session)
+    passes = cache_passes.passes(open_recipe(spec, session), session)
     opened_s = time.perf_counter() - before_s
     for each in passes:
         each.run()  # before the minutes for training are counted
