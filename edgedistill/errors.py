@@ -93,9 +93,9 @@ def border(place: str | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (found := user_error(error, place)) is None:
+        if (of_user := user_error(error, place)) is None:
             raise
-        raise found from error
+        raise of_user from error
 
 
 def user_error(error: BaseException, place: str | None = None) -> UserError | None:
@@ -182,14 +182,14 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     For example: `no objective 'ckdd'; did you mean 'ckd'? (ckd, congen, cosine)`.
     """
     names = sorted(known)
-    given = shown(name)
+    written = shown(name)
     if not names:
-        return f"no {what} {given}; there is none to choose from"
+        return f"no {what} {written}; there is none to choose from"
     near = difflib.get_close_matches(MEANT.get(str(name), str(name)), names, n=1)
     if len(names) == 1 and not near:
-        return f"no {what} {given}; choose {names[0]}"
+        return f"no {what} {written}; choose {names[0]}"
     hint = f"did you mean {near[0]!r}? " if near else "choose one: "
-    return f"no {what} {given}; {hint}({closest_names(str(name), names)})"
+    return f"no {what} {written}; {hint}({closest_names(str(name), names)})"
 
 
 def shown(value: object, most: int = 100, quoted: bool = True) -> str:

@@ -71,7 +71,7 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     weighed = {**student, "embeddings": {**table, "weighting": "frequency", "count_exponent": 1.0}}
     tables = []
     for changed in (student, weighed):
-        module = started(world, **changed)[0]
+        module = started(world, **changed)[0].module
         parts = [
             part for part in module.modules() if type(part).__name__ in ("FactorizedEmbedding", "Embedding")
         ]
