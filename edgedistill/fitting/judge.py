@@ -63,9 +63,8 @@ class Judge:
         self.embeddings = TeacherPass(teacher, texts, session).open()[rows]
         general = general_queries(texts)
         self.asked = {**asked, **({"search": general} if general is not None else {})}
-        few = "made" in asked and len(asked["made"].queries) < queries.FEW_QUERIES
         self.judging = dict(self.asked)
-        if few:
+        if "made" in asked and len(asked["made"].queries) < queries.FEW_QUERIES:
             del self.judging["made"]
         self.by_teacher = by_roles(teacher, session)
 
@@ -114,10 +113,7 @@ def is_better(after: Measures, before: Measures, teacher: Measures) -> bool:
     unseen = FORGOTTEN if finds_more else UNSEEN
     allowed = [(GENERAL, unseen), (("search",), unseen), *(((suite,), FORGOTTEN) for suite in SUITES)]
     for names, most in allowed:
-        if (
-            names[0] in after
-            and _half(after, names) < min(_half(measures, names) for measures in known) - most
-        ):
+        if names[0] in after and _half(after, names) < min(_half(each, names) for each in known) - most:
             return False
     return after["score"] > before["score"] + RESOLUTION
 
