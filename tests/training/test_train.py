@@ -353,7 +353,6 @@ def test_all_the_teachers_layers_and_no_stages_is_the_teacher(world: World, tmp_
 
 def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path):
     """All the teacher's layers behind a trimmed table, untrained, are the teacher on texts of kept pieces."""
-    from edgedistill import files
     from edgedistill.data import corpus
 
     texts = "\n".join(sentences(12, seed=2))
@@ -370,11 +369,7 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path):
     kept = built.texts(range(built.training_count))
     a, b = (PreparedStudent.of(r).embed(kept) for r in (one, other))
     assert np.abs(a - b).max() < 1e-6
-    lost = files.read_json(tmp_path / "trimmed/tokenizer/trim.json")
-    assert lost["held_out"]["texts"] == 2
-    assert (
-        lost["tokens"]["after"] == len(one.tokenizer()) < lost["tokens"]["before"] == len(other.tokenizer())
-    )
+    assert len(one.tokenizer()) < len(other.tokenizer())
     assert other.parameters["embedding"] - info["parameters"]["embedding"] == 32 * (
         len(other.tokenizer()) - len(one.tokenizer())
     )
