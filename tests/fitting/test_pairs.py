@@ -49,7 +49,7 @@ def test_texts_without_words_are_refused_before_anything_is_measured(tmp_path):
     pairs = {"--pairs": queries.counted(Pairs("p.tsv"), session).table}
     without = queries.asked(TrainingSources(marks, {}, session, 0))
     assert without == {}, "no text has several sentences, so none is asked for"
-    with pytest.raises(UserError, match="^--texts: no words in 60 texts, so BM25 finds none; give "):
+    with pytest.raises(UserError, match=r"^--texts: no words in \d+ texts, so BM25 finds none; give "):
         queries.asked(TrainingSources(marks, pairs, session, 0))
 
 
