@@ -203,7 +203,10 @@ def compared(
     if not asked:
         return {}
     session.log(f"searching with {sum(len(collection.queries) for collection in asked.values()):,} queries")
-    remembered = {who: Encoder(*map(Remembered, encoder[:3])) for who, encoder in encoders.items()}
+    remembered = {
+        who: Encoder(Remembered(encoder.text), Remembered(encoder.query), Remembered(encoder.document))
+        for who, encoder in encoders.items()
+    }
 
     def searched(name: str, weight: float) -> dict[str, Any]:
         collection = asked[name]
