@@ -7,7 +7,6 @@ python bench/documents.py (or make docs)
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,13 @@ import readme_tables
 import recipe_reference
 import report_files
 
-from edgedistill import bundle_run, device, files, recipe, resolve
+from edgedistill import bundle_run, device, files, resolve
 from edgedistill.data.corpus import SHARD
 from edgedistill.export import bundle_writer, library_files, model_card
 from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORED, SCORES, SEARCH, shipped
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "recipes"))
-from convert_rows import with_rows  # noqa: E402
-
 REPORTS = ROOT / "bench" / "reports"
 TABLES = {  # name of the table -> (the document with its markers, its reports)
     "flagships": (ROOT / "bench" / "RESULTS.md", [REPORTS / "flagship.json"]),
@@ -76,10 +72,7 @@ PAPERS = {
     "multi-stage": "multi-stage",
 }
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
-RESULTS, FITS = (
-    ROOT / "bench" / "RESULTS.md",
-    sorted(REPORTS.glob("fit-*.json")),
-)  # of bench/fit_comparison.py
+RESULTS, FITS = ROOT / "bench" / "RESULTS.md", [REPORTS / "fit-mpnet-12mb.json"]  # of bench/fit_comparison.py
 
 
 def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dict[str, Any]) -> str:
@@ -168,7 +161,7 @@ def gains(found: dict[str, Any], fits: list[dict[str, Any]]) -> str:
             f"teacher scores {_percent(teacher)}. STS falls from {100 * before['sts7']:.1f} to "
             f"{100 * min(run['scores']['sts7'] for run in runs.values()):.1f}."
         )
-    lines += [_fit_in_a_line(fit) for fit in fits if "search-test" in fit["suites"]]
+    lines += map(_fit_in_a_line, fits)
     return "\n".join([*lines, ""])
 
 
@@ -270,56 +263,26 @@ def adapted(found: dict[str, Any]) -> str:
 
 
 def fitted(reports: list[dict[str, Any]]) -> str:
-    """The table of fits: each winner, the hand-made recipe beside it, and the best of all candidates where
-    all were trained to the end; nothing where there are none."""
-    if not reports:
-        return ""
+    """The table of fits: each winner, its start, its teacher and a student that ships."""
+    titles = {"start": "its start, untrained", "teacher": "its teacher", "nano": "`nano` as it ships"}
     lines = [
-        "| teacher and texts | budget | student | MB | p50 ms | agreement | sts7 | retrieval | search-test |",
-        "| --- " * 3 + "| ---: " * 6 + "|",
+        "| teacher | budget | student | MB | p50 ms | agreement | sts7 | search-test |",
+        "| --- " * 3 + "| ---: " * 5 + "|",
     ]
-    for found in sorted(
-        reports, key=lambda found: (found["recipe"]["teacher"]["model"], found["budget"]["max_mb"])
-    ):
-        rows = with_rows(found["recipe"])["rows"]
-        texts = "documentation" if rows["files"] == [recipe.DOCUMENTATION] else "general texts"
-        teacher = found["recipe"]["teacher"]["model"].removeprefix("packaged:")
-        given = (
-            f"| {teacher}, {texts} | {found['budget']['max_mb']:g} MB, {found['budget']['max_p50_ms']:g} ms "
+    for found in reports:
+        winner, budget = found["winner"], found["budget"]
+        size = f"{winner['size_mb']:.2f} | {winner['p50_ms']:.3f}"
+        of_fit = (
+            f"{found['recipe']['teacher']['model']} | {budget['max_mb']:g} MB, {budget['max_p50_ms']:g} ms"
         )
-        winner = found["winner"]
-        agreement = winner.get("measures", winner.get("score"))["agreement"]
-        rows = [(f"**{winner['candidate']}**, {winner['precision']}", winner, agreement, "winner")]
-        if hand_made := found.get("hand_made"):
-            changed = " changed for this teacher" if "changes" in hand_made else ""
-            name = f"{Path(hand_made['recipe']).stem}{changed}, {hand_made['precision']}, as many seconds"
-            rows.append((name, hand_made, hand_made["agreement"], "hand-made"))
-        elif found["start"] is not None:
-            rows.append(("its start, untrained", None, found["start"]["agreement"], "start"))
-            rows.append(("its teacher", None, 1.0, "teacher"))
-        suites = found["suites"]
-        shown = {who for _, _, _, who in rows}
-        rows += [(f"`{who}` as it ships", None, None, who) for who in suites["sts7"] if who not in shown]
-        for title, student, agreement, who in rows:
-            scores = [
-                f"{100 * suites[suite][who]:.1f}" if who in suites.get(suite, {}) else ""
-                for suite in ("sts7", "retrieval", "search-test")
-            ]
-            size = "| | " if student is None else f"| {student['size_mb']:.2f} | {student['p50_ms']:.3f} "
-            agreed = "" if agreement is None else f"{100 * agreement:.1f}"
-            lines.append(f"{given}| {title} {size}| {agreed} | {' | '.join(scores)} |")
-            given = "| | "
-        ends = {
-            name: score
-            for name, score in found.get("trained_to_the_end", {}).items()
-            if name != winner["candidate"]
-        }
-        if ends and len(ends) >= found["schedule"]["counts"][0] - 1:
-            best = max(ends, key=lambda name: ends[name])
-            lines.append(
-                f"| | | {best}, the best of the {len(ends)} others, all trained to the end | | | "
-                f"{100 * ends[best]:.1f} | | | |"
-            )
+        agreed = {who: found[who]["agreement"] for who in ("start", "teacher")}
+        agreed["winner"] = winner["measures"]["agreement"]
+        for who in ("winner", *titles):
+            title = titles.get(who, f"**{winner['candidate']}**, {winner['precision']}")
+            of_who = f"{100 * agreed[who]:.1f}" if who in agreed else ""
+            scores = (f"{100 * found['suites'][suite][who]:.1f}" for suite in ("sts7", SEARCH))
+            lines.append(f"| {of_fit} | {title} | {size} | {of_who} | {' | '.join(scores)} |")
+            of_fit, size = " | ", " | "
     return "\n".join([*lines, ""])
 
 

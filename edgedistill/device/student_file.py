@@ -45,7 +45,6 @@ NOT_LOADED = shutil.ignore_patterns(
     *("*.c", "*.h", "*.md", "*.ts", "*akefile", "*.swift", "package.json", "cli.js"),
     *("jvm", "swift", "sqlite", "rust"),
 )  # of export/core, by a page
-LANGUAGE = re.compile(r"[a-z]{2,3}(-\w{2,8})?")
 PRECISIONS = ("fp32", "w8", "int8", "w4")
 FLOATS, BYTES, NIBBLES, INT8 = range(4)  # how a matrix is stored
 ALIGNED = 64
@@ -342,12 +341,10 @@ def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
 def _about(opened: bundle.Bundle) -> Json:
     """What callers show of a student, and compare before they mix embeddings."""
     manifest = opened.manifest
-    column = ((manifest.get("recipe") or {}).get("rows") or {}).get("column")
-    named: list[Any] = bundle_location.languages(manifest) or [column]
     return {
         "name": manifest["name"],
         "precision": opened.precision,
-        "languages": [code for code in named if LANGUAGE.fullmatch(str(code))],
+        "languages": bundle_location.languages(manifest),
         "space": manifest.get("space"),
     }
 

@@ -137,7 +137,7 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     assert (
         "| `teacher` | — | CC BY 4.0 |" in card[then:] and "| texts.txt | 440 | CC0 \\| one |" in card[then:]
     )
-    assert "| rows of the stage tune: triples.tsv |  | MIT |" in card[then:]
+    assert "| triples.tsv (stage tune) | not recorded | MIT |" in card[then:]
 
 
 def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp_path):
