@@ -8,10 +8,10 @@ import importlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -159,12 +159,6 @@ class Problems:
         except UserError as error:
             named = [place + problem for problem in error.problems]
             self.found += [problem for problem in named if problem not in self.found]
-
-    def tried(self, make: Callable[[], T]) -> T:
-        """What `make` returns. Where it raises UserError there is nothing, and `raise_any` will raise."""
-        with self.collect():
-            return make()
-        return cast(T, None)
 
     def raise_any(self) -> None:
         """Raises UserError where any check had a problem."""
