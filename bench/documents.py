@@ -377,13 +377,14 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
     """The tables of `scale.py`: what was measured, and the arithmetic for a billion texts with teachers of
     these texts/s on a machine."""
     sizes = found["sizes"]
-    heads = [f"{each['lines']:,} lines: s | MB | with mapped files" for each in sizes]
-    lines = [f"| stage | {' | '.join(heads)} |", "| --- |" + " ---: |" * 3 * len(sizes)]
+    shown = sizes[-3:]
+    heads = [f"{each['lines']:,} lines: s | MB | with mapped files" for each in shown]
+    lines = [f"| stage | {' | '.join(heads)} |", "| --- |" + " ---: |" * 3 * len(shown)]
     for stage, title in STAGES.items():
         cells = [
             f"{each['seconds']:.1f} | {each['peak_anonymous_bytes'] / 1e6:.0f} "
             f"| {each['peak_rss_bytes'] / 1e6:.0f}"
-            for each in (size["stages"][stage] for size in sizes)
+            for each in (size["stages"][stage] for size in shown)
         ]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     last = sizes[-1]
@@ -401,10 +402,10 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
     narrow = f" ({'; '.join(dims)})" if dims else ""
     bytes_of = f"{per_text['corpora']:.0f} texts, {per_text['tokens']:.0f} tokens"
     of_embeddings = f"{1e3 * tb['teachers']:.0f} embeddings, of 384 dimensions in float16{narrow}"
-    lines += ["", f"Bytes a text on disk: {bytes_of}, {of_embeddings}."]
+    lines += ["", f"Bytes per text on disk: {bytes_of}, {of_embeddings}."]
     peaks = [each["stages"]["read"]["peak_anonymous_bytes"] for each in sizes[-2:]]
     in_memory = (peaks[1] - peaks[0]) / (texts - sizes[-2]["texts"])
-    head = f"**A billion texts on {MACHINES} machines**, from the last column; by arithmetic, not measured:"
+    head = f"**A billion texts on {MACHINES} machines**, computed from these numbers, not measured:"
     lines += ["", head, "", "| | hours | on |", "| --- | ---: | --- |"]
     lines += [f"| {STAGES[stage]} | {hours[stage]:.1f} | one process |" for stage in ("read", "join")]
     lines += [
@@ -418,19 +419,19 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
     ]
     lines.append(f"| {STAGES['open']}, when a training starts | {hours['open']:.1f} | each process |")
     on_disk = f"{tb['corpora']:.2f} texts, {tb['tokens']:.2f} tokens, {tb['teachers']:.2f} embeddings"
-    collide = f"{TEXTS**2 / 2**65:.1%} is the chance that two texts of a billion share one"
+    collide = f"the chance that two of a billion texts share one is {TEXTS**2 / 2**65:.1%}"
     lines += [
         "",
-        f"On disk {total:.2f} TB: {on_disk}, in {-(-TEXTS // SHARD):,} shards. What breaks first:",
+        f"On disk {total:.2f} TB: {on_disk}, in {-(-TEXTS // SHARD):,} shards. The limits, nearest first:",
         "",
-        f"1. **Time in one process**: {alone:.1f} hours to read the texts and join the tokens; the other "
-        "machines wait.",
-        f"2. **Memory of deduplication**: {in_memory:.0f} bytes a text between the last two columns, "
-        f"{in_memory * TEXTS / 1e9:.0f} GB, in that process.",
+        f"1. **Time in one process**: {alone:.1f} hours to read the texts and join the tokens, while the "
+        "other machines wait.",
+        f"2. **Memory of deduplication**: {in_memory:.0f} bytes per text, {in_memory * TEXTS / 1e9:.0f} GB, "
+        "in that process.",
         f"3. **The start of a training**: every process compares the hashes of {total:.2f} TB.",
-        f"4. **Maps of memory**: a shard of embeddings is one; Linux allows {MAPS:,} by default, "
+        f"4. **Memory maps**: each shard of embeddings is one. Linux allows {MAPS:,} by default, so "
         f"{MAPS * SHARD / 1e9:.1f} billion texts.",
-        f"5. **Hashes of 64 bits**: {collide}, and one of these is left out.",
+        f"5. **64-bit hashes**: {collide}. One of the two is then left out.",
         "",
         f"<sub>{found['machine']['cpu']} · {found['threads']} thread · {found['made_at'][:10]}</sub>",
         "",

@@ -11,9 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 
 class UserError(Exception):
