@@ -37,7 +37,7 @@ from edgedistill.session import Log
 
 MAGIC = b"edstudnt"
 VERSION = 6
-UNPACKED = 5  # the version of a file without PACKED products, which older cores open
+UNPACKED = 5  # the version of a file without 4 bits, which older cores open
 START = 16
 FILE = "student.bin"
 STUDENTS = "students.json"  # of a page: [{name, file, size_bytes, languages}]
@@ -244,10 +244,11 @@ class _File:
         self.array(np.array([kind, rows, cols, group, 0, bias is not None, 0], np.int32))
         values = stored.values.reshape(-1)
         if kind == NIBBLES:
+            self.version = VERSION
             values = _pairs(_padded(stored.values, (1, 2)), 1)
         self.array(values)
         if stored.scales is not None:
-            self.array(stored.scales.astype(np.float32).reshape(-1))
+            self.array(stored.scales.astype("<f2" if kind == NIBBLES else "<f4").reshape(-1))
         if bias is not None:
             self.floats(bias)
 

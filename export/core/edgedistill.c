@@ -763,7 +763,11 @@ static ed_matrix ed_read_matrix(ed_reader *r, ed_student *s, int64_t rows, int64
         if (m.zero == ED_FIXED) m.factors = ed_floats(r, wide);
         if (m.kind == ED_PACKED) ed_unpack(r, &m);
     } else if (m.kind != ED_FLOATS) {
-        m.scales = (const float *)(const void *)ed_exactly(r, (int64_t)((size_t)m.rows * groups), 4).data;
+        ed_array found = ed_items(r, 4);
+        ed_require(r, (found.each == 2 || found.each == 4) && found.count == (uint64_t)m.rows * groups);
+        float *scales = r->error || found.each == 4 ? NULL : (float *)ed_keep(r, found.count, sizeof *scales);
+        for (size_t at = 0; scales && at < found.count; at++) scales[at] = ed_half(ed_at(&found, at));
+        m.scales = scales ? scales : (const float *)(const void *)found.data;
     }
     if (has_bias) m.bias = ed_floats(r, high);
     if (wide > s->widest && !r->error) s->widest = wide;
