@@ -63,8 +63,9 @@ class Judge:
         self.embeddings = TeacherPass(teacher, texts, session).open()[rows]
         general = general_queries(texts)
         self.asked = {**asked, **({"search": general} if general is not None else {})}
-        few = "made" in asked and len(asked["made"].queries) < queries.FEW_QUERIES
-        self.judging = {name: each for name, each in self.asked.items() if name != "made" or not few}
+        self.judging = dict(self.asked)
+        if "made" in asked and len(asked["made"].queries) < queries.FEW_QUERIES:
+            del self.judging["made"]
         self.by_teacher = by_roles(teacher, session)
 
     @property
@@ -155,11 +156,12 @@ def table(measured: Mapping[str, Measures], search: dict[str, Any], count: int) 
         if name not in search:
             add(title, {column: values[name] for column, values in measured.items() if name in values})
             continue
-        found = search[name]
-        few = ", too few to tell," if found["queries"] < queries.FEW_QUERIES else ""
-        add(f"nDCG@10 of {found['queries']:,} queries{few} {queries.TITLES[name]}", found["ndcg_at_10"])
-        alone = f"weight {search['bm25_weight']:g}; alone {100 * found['bm25']:.1f}"
-        add(f"  with BM25 ({alone})", found["with_bm25"])
+        searched = search[name]
+        few = ", too few to tell," if searched["queries"] < queries.FEW_QUERIES else ""
+        title = f"nDCG@10 of {searched['queries']:,} queries{few} {queries.TITLES[name]}"
+        add(title, searched["ndcg_at_10"])
+        alone = f"weight {search['bm25_weight']:g}; alone {100 * searched['bm25']:.1f}"
+        add(f"  with BM25 ({alone})", searched["with_bm25"])
     return plain(sheet)
 
 
