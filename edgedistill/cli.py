@@ -265,13 +265,13 @@ def students(as_json: Json = False) -> None:
     shipped, scored = bundle_location.shipped(), bundle_location.SCORED
     rows = [
         [
-            each["name"],
-            " ".join(each["languages"]),
-            str(each["max_tokens"]),
-            f"{each['size_bytes'] / 1e6:.1f}",
-            *(f"{100 * each['scores'][suite]:.1f}" for suite in scored),
+            student["name"],
+            " ".join(student["languages"]),
+            str(student["max_tokens"]),
+            f"{student['size_bytes'] / 1e6:.1f}",
+            *(f"{100 * student['scores'][suite]:.1f}" for suite in scored),
         ]
-        for each in shipped
+        for student in shipped
     ]
     table = tables.of_cells(["name", "languages", "tokens", "MB", *scored.values()], rows)
     print_result({"students": shipped}, as_json, table)
@@ -379,10 +379,10 @@ def cache(
         files.check_free(parquet, "--parquet")
     preflight.check_all([spec], data)
     _require_torch("cache", spec)
-    from edgedistill.training import teacher_cache
+    from edgedistill.training import cache_passes
 
     session = _session(data, device, remote_code)
-    result = teacher_cache.fill(spec, session, share, engine, parquet)
+    result = cache_passes.fill(spec, session, share, engine, parquet)
     lines = [
         f"{shares['name']}: {shares['done']:,} of {shares['shards']:,} shards" for shares in result["passes"]
     ]
@@ -849,8 +849,8 @@ def status(as_json: Json = False) -> None:
     """
     from edgedistill import status as state
 
-    found = state.status(_session().cache)
-    print_result(found, as_json, state.table(found))
+    here = state.status(_session().cache)
+    print_result(here, as_json, state.table(here))
 
 
 @_command("edgedistill verify nano")

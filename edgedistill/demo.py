@@ -18,7 +18,7 @@ from edgedistill.export import bundle_writer
 from edgedistill.planning import cost, training_time
 from edgedistill.precisions import DEFAULT
 from edgedistill.session import Session
-from edgedistill.training import teacher_cache, train
+from edgedistill.training import cache_passes, train
 from edgedistill.training.open_recipe import open_recipe
 
 # The teacher comes first: the students are compared with it.
@@ -70,7 +70,7 @@ def demo(
 
 def _check_time(spec: recipe.Recipe, session: Session) -> None:
     opened = open_recipe(spec, session)
-    passes = teacher_cache.passes(opened, session)
+    passes = cache_passes.passes(opened, session)
     total = sum(training_time.estimate_seconds(opened, passes, session).values())
     if total > LONGEST_S:
         raise UserError(

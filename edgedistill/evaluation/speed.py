@@ -199,9 +199,9 @@ def measure(
                 "seconds": plan.seconds,
             }
             rounds.append(ask(target.runner, request))
-    *own, again = timed
-    pooled = [summary(rounds, plan) for rounds in own]
-    compare([target.title for target in targets], pooled, own, again, plan)
+    *first, again = timed
+    pooled = [summary(rounds, plan) for rounds in first]
+    compare([target.title for target in targets], pooled, first, again, plan)
     return pooled
 
 

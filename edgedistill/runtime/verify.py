@@ -66,8 +66,8 @@ def verify(name: str | Path, device: str = "cpu") -> Json:
         at = measure.worst_of(values)
         if fact := measure.problem(values[at], threshold, precision, " on this machine"):
             problems.append(f"{folder}: {golden.name(at)} {fact}")
-        found = {_key(measure): round(float(values[at]), 6), "text": at + 1, "threshold": threshold}
-        result["precisions"][precision] = found | ({"fallback": opened.fallback} if opened.fallback else {})
+        worst = {_key(measure): round(float(values[at]), 6), "text": at + 1, "threshold": threshold}
+        result["precisions"][precision] = worst | ({"fallback": opened.fallback} if opened.fallback else {})
     raise_failed(problems, precisions=result["precisions"])
     return result
 
