@@ -115,9 +115,8 @@ def described(read: Corpus, teacher: TeacherEncoder) -> str:
         example = texts[len(texts) // 2][:60]
         way_out = "give a teacher of their language, or other texts"
         raise UserError(f'--texts: {unknown_language(known)} (such as "{example}"); {way_out}')
-    fact = (
-        f"{len(read):,} of {word_counts(texts).mean():.0f} words on average, {known:.0%} of them known whole"
-    )
+    words = word_counts(texts).mean()
+    fact = f"{len(read):,} of {words:.0f} words on average, {known:.0%} of them known whole"
     more = f"; students of this size gain from up to {ENOUGH_TEXTS:,} and more"
     return fact + more * (len(read) < ENOUGH_TEXTS)
 
