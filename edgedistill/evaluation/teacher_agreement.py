@@ -66,8 +66,8 @@ def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:
 
 
 def beside(name: str | Path, other: str | Path) -> Measures:
-    """Whether an index of one bundle's embeddings may be asked with another's: {space, texts, cosine_mean,
-    neighbours_kept, advice}.
+    """Whether an index of one bundle's embeddings may be asked with another's: {mixable, space, texts,
+    cosine_mean, neighbours_kept, advice}.
 
     `space` is "same", "different" or "unknown". Over the sentences of a shipped suite, `cosine_mean` is that
     of both embeddings of a text, and `neighbours_kept` the share of its NEAREST others in the index of one
@@ -81,13 +81,16 @@ def beside(name: str | Path, other: str | Path) -> Measures:
         known = "unknown"
     texts = scoring.suite(SENTENCES).texts
     result = {"space": known, "texts": len(texts), "cosine_mean": None, "neighbours_kept": None}
-    again = "embed the texts of the index again"
+    again = f"embed the texts of the index again, with {other}"
     if asked.dims[0] != index.dims[0]:
-        return result | {"advice": f"the dimensions differ: {again}"}
+        fact = f"{other} has {asked.dims[0]} dimensions, {name} has {index.dims[0]}"
+        return result | {"mixable": False, "advice": f"{fact}; {again}"}
     queries = asked.encode(texts)
     rows = index.encode(texts)
     result["cosine_mean"] = round(float(dot(queries, rows).mean()), 4)
     share = round(_overlap((queries, rows), (rows, rows), np.arange(len(texts))), 4)
     result["neighbours_kept"] = share
-    keep = "the index may be kept" if share >= ENOUGH_KEPT else again
-    return result | {"advice": f"{share:.0%} of the neighbours are found: {keep}"}
+    mixable = share >= ENOUGH_KEPT
+    fact = f"{known} space, {share:.0%} of a text's {NEAREST} nearest texts by {name} are found"
+    keep = f"an index by {name} may be kept" if mixable else again
+    return result | {"mixable": mixable, "advice": f"{fact}; {keep}"}

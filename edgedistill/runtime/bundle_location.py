@@ -66,9 +66,8 @@ def choose_precision(manifest: Json, folder: Path, asked: str | None, device: st
     fact = unknown_name("precision", asked, available)
     if folder.resolve().parent == files.shipped_folder("bundle").resolve():
         place = folder.name
-    elif asked in PRECISIONS:
-        fact += f", or export it from its run with --precision {asked}"
-    raise UserError(f"{place}: {fact}")
+    others = f"edgedistill export {place} --precision writes others ({', '.join(PRECISIONS)})"
+    raise UserError(f"{place}: {fact}; {others}")
 
 
 def _located(name: str | Path) -> tuple[Path, str | None] | None:
