@@ -7,7 +7,6 @@ python bench/documents.py (or make docs)
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,13 @@ import readme_tables
 import recipe_reference
 import report_files
 
-from edgedistill import bundle_run, device, files, recipe, resolve
+from edgedistill import bundle_run, device, files, resolve
 from edgedistill.data.corpus import SHARD
 from edgedistill.export import bundle_writer, library_files, model_card
 from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORED, SCORES, SEARCH, shipped
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "recipes"))
-from convert_rows import with_rows  # noqa: E402
-
 REPORTS = ROOT / "bench" / "reports"
 TABLES = {  # name of the table -> (the document with its markers, its reports)
     "flagships": (ROOT / "bench" / "RESULTS.md", [REPORTS / "flagship.json"]),
@@ -76,10 +72,7 @@ PAPERS = {
     "multi-stage": "multi-stage",
 }
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
-RESULTS, FITS = (
-    ROOT / "bench" / "RESULTS.md",
-    sorted(REPORTS.glob("fit-*.json")),
-)  # of bench/fit_comparison.py
+RESULTS, FITS = ROOT / "bench" / "RESULTS.md", [REPORTS / "fit-mpnet-12mb.json"]  # of bench/fit_comparison.py
 
 
 def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dict[str, Any]) -> str:
@@ -168,7 +161,7 @@ def gains(found: dict[str, Any], fits: list[dict[str, Any]]) -> str:
             f"teacher scores {_percent(teacher)}. STS falls from {100 * before['sts7']:.1f} to "
             f"{100 * min(run['scores']['sts7'] for run in runs.values()):.1f}."
         )
-    lines += [_fit_in_a_line(fit) for fit in fits if "search-test" in fit["suites"]]
+    lines += map(_fit_in_a_line, fits)
     return "\n".join([*lines, ""])
 
 
@@ -270,56 +263,26 @@ def adapted(found: dict[str, Any]) -> str:
 
 
 def fitted(reports: list[dict[str, Any]]) -> str:
-    """The table of fits: each winner, the hand-made recipe beside it, and the best of all candidates where
-    all were trained to the end; nothing where there are none."""
-    if not reports:
-        return ""
+    """The table of fits: each winner, its start, its teacher and a student that ships."""
+    titles = {"start": "its start, untrained", "teacher": "its teacher", "nano": "`nano` as it ships"}
     lines = [
-        "| teacher and texts | budget | student | MB | p50 ms | agreement | sts7 | retrieval | search-test |",
-        "| --- " * 3 + "| ---: " * 6 + "|",
+        "| teacher | budget | student | MB | p50 ms | agreement | sts7 | search-test |",
+        "| --- " * 3 + "| ---: " * 5 + "|",
     ]
-    for found in sorted(
-        reports, key=lambda found: (found["recipe"]["teacher"]["model"], found["budget"]["max_mb"])
-    ):
-        rows = with_rows(found["recipe"])["rows"]
-        texts = "documentation" if rows["files"] == [recipe.DOCUMENTATION] else "general texts"
-        teacher = found["recipe"]["teacher"]["model"].removeprefix("packaged:")
-        given = (
-            f"| {teacher}, {texts} | {found['budget']['max_mb']:g} MB, {found['budget']['max_p50_ms']:g} ms "
+    for found in reports:
+        winner, budget = found["winner"], found["budget"]
+        size = f"{winner['size_mb']:.2f} | {winner['p50_ms']:.3f}"
+        of_fit = (
+            f"{found['recipe']['teacher']['model']} | {budget['max_mb']:g} MB, {budget['max_p50_ms']:g} ms"
         )
-        winner = found["winner"]
-        agreement = winner.get("measures", winner.get("score"))["agreement"]
-        rows = [(f"**{winner['candidate']}**, {winner['precision']}", winner, agreement, "winner")]
-        if hand_made := found.get("hand_made"):
-            changed = " changed for this teacher" if "changes" in hand_made else ""
-            name = f"{Path(hand_made['recipe']).stem}{changed}, {hand_made['precision']}, as many seconds"
-            rows.append((name, hand_made, hand_made["agreement"], "hand-made"))
-        elif found["start"] is not None:
-            rows.append(("its start, untrained", None, found["start"]["agreement"], "start"))
-            rows.append(("its teacher", None, 1.0, "teacher"))
-        suites = found["suites"]
-        shown = {who for _, _, _, who in rows}
-        rows += [(f"`{who}` as it ships", None, None, who) for who in suites["sts7"] if who not in shown]
-        for title, student, agreement, who in rows:
-            scores = [
-                f"{100 * suites[suite][who]:.1f}" if who in suites.get(suite, {}) else ""
-                for suite in ("sts7", "retrieval", "search-test")
-            ]
-            size = "| | " if student is None else f"| {student['size_mb']:.2f} | {student['p50_ms']:.3f} "
-            agreed = "" if agreement is None else f"{100 * agreement:.1f}"
-            lines.append(f"{given}| {title} {size}| {agreed} | {' | '.join(scores)} |")
-            given = "| | "
-        ends = {
-            name: score
-            for name, score in found.get("trained_to_the_end", {}).items()
-            if name != winner["candidate"]
-        }
-        if ends and len(ends) >= found["schedule"]["counts"][0] - 1:
-            best = max(ends, key=lambda name: ends[name])
-            lines.append(
-                f"| | | {best}, the best of the {len(ends)} others, all trained to the end | | | "
-                f"{100 * ends[best]:.1f} | | | |"
-            )
+        agreed = {who: found[who]["agreement"] for who in ("start", "teacher")}
+        agreed["winner"] = winner["measures"]["agreement"]
+        for who in ("winner", *titles):
+            title = titles.get(who, f"**{winner['candidate']}**, {winner['precision']}")
+            of_who = f"{100 * agreed[who]:.1f}" if who in agreed else ""
+            scores = (f"{100 * found['suites'][suite][who]:.1f}" for suite in ("sts7", SEARCH))
+            lines.append(f"| {of_fit} | {title} | {size} | {of_who} | {' | '.join(scores)} |")
+            of_fit, size = " | ", " | "
     return "\n".join([*lines, ""])
 
 
@@ -414,13 +377,14 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
     """The tables of `scale.py`: what was measured, and the arithmetic for a billion texts with teachers of
     these texts/s on a machine."""
     sizes = found["sizes"]
-    heads = [f"{each['lines']:,} lines: s | MB | with mapped files" for each in sizes]
-    lines = [f"| stage | {' | '.join(heads)} |", "| --- |" + " ---: |" * 3 * len(sizes)]
+    shown = sizes[-3:]
+    heads = [f"{each['lines']:,} lines: s | MB | with mapped files" for each in shown]
+    lines = [f"| stage | {' | '.join(heads)} |", "| --- |" + " ---: |" * 3 * len(shown)]
     for stage, title in STAGES.items():
         cells = [
             f"{each['seconds']:.1f} | {each['peak_anonymous_bytes'] / 1e6:.0f} "
             f"| {each['peak_rss_bytes'] / 1e6:.0f}"
-            for each in (size["stages"][stage] for size in sizes)
+            for each in (size["stages"][stage] for size in shown)
         ]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     last = sizes[-1]
@@ -438,10 +402,10 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
     narrow = f" ({'; '.join(dims)})" if dims else ""
     bytes_of = f"{per_text['corpora']:.0f} texts, {per_text['tokens']:.0f} tokens"
     of_embeddings = f"{1e3 * tb['teachers']:.0f} embeddings, of 384 dimensions in float16{narrow}"
-    lines += ["", f"Bytes a text on disk: {bytes_of}, {of_embeddings}."]
+    lines += ["", f"Bytes per text on disk: {bytes_of}, {of_embeddings}."]
     peaks = [each["stages"]["read"]["peak_anonymous_bytes"] for each in sizes[-2:]]
     in_memory = (peaks[1] - peaks[0]) / (texts - sizes[-2]["texts"])
-    head = f"**A billion texts on {MACHINES} machines**, from the last column; by arithmetic, not measured:"
+    head = f"**A billion texts on {MACHINES} machines**, computed from these numbers, not measured:"
     lines += ["", head, "", "| | hours | on |", "| --- | ---: | --- |"]
     lines += [f"| {STAGES[stage]} | {hours[stage]:.1f} | one process |" for stage in ("read", "join")]
     lines += [
@@ -455,19 +419,19 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
     ]
     lines.append(f"| {STAGES['open']}, when a training starts | {hours['open']:.1f} | each process |")
     on_disk = f"{tb['corpora']:.2f} texts, {tb['tokens']:.2f} tokens, {tb['teachers']:.2f} embeddings"
-    collide = f"{TEXTS**2 / 2**65:.1%} is the chance that two texts of a billion share one"
+    collide = f"the chance that two of a billion texts share one is {TEXTS**2 / 2**65:.1%}"
     lines += [
         "",
-        f"On disk {total:.2f} TB: {on_disk}, in {-(-TEXTS // SHARD):,} shards. What breaks first:",
+        f"On disk {total:.2f} TB: {on_disk}, in {-(-TEXTS // SHARD):,} shards. The limits, nearest first:",
         "",
-        f"1. **Time in one process**: {alone:.1f} hours to read the texts and join the tokens; the other "
-        "machines wait.",
-        f"2. **Memory of deduplication**: {in_memory:.0f} bytes a text between the last two columns, "
-        f"{in_memory * TEXTS / 1e9:.0f} GB, in that process.",
+        f"1. **Time in one process**: {alone:.1f} hours to read the texts and join the tokens, while the "
+        "other machines wait.",
+        f"2. **Memory of deduplication**: {in_memory:.0f} bytes per text, {in_memory * TEXTS / 1e9:.0f} GB, "
+        "in that process.",
         f"3. **The start of a training**: every process compares the hashes of {total:.2f} TB.",
-        f"4. **Maps of memory**: a shard of embeddings is one; Linux allows {MAPS:,} by default, "
+        f"4. **Memory maps**: each shard of embeddings is one. Linux allows {MAPS:,} by default, so "
         f"{MAPS * SHARD / 1e9:.1f} billion texts.",
-        f"5. **Hashes of 64 bits**: {collide}, and one of these is left out.",
+        f"5. **64-bit hashes**: {collide}. One of the two is then left out.",
         "",
         f"<sub>{found['machine']['cpu']} · {found['threads']} thread · {found['made_at'][:10]}</sub>",
         "",

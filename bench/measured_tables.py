@@ -4,6 +4,7 @@ SECURITY.md from tests/faults."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from edgedistill import files
@@ -165,29 +166,32 @@ def training(train: Report, teacher: Report) -> str:
 def faults(found: Report) -> str:
     """The table of SECURITY.md: kills, runs made twice, faults, fuzzed inputs and soaks, each with what came
     of it."""
-    sums = {
-        "kills survived": sum(each["kills"] for each in found.get("kills", {}).values()),
-        "faults": sum(each["tried"] for each in found.get("faults", {}).values()),
-        "files fuzzed": sum(each["inputs"] for each in found.get("fuzz", {}).values()),
-        "minutes soaked": sum(each["minutes"] for each in found.get("soak", {}).values()),
-    }
-    table = [", ".join(f"{number:,.0f} {what}" for what, number in sums.items()) + ".", ""]
-    table += ["| tried | how often | what came of it | date |", "| --- | ---: | --- | --- |"]
-    for name, each in found.get("kills", {}).items():
-        left = [f"{each[state]} {state}" for state in ("absent", "resumable", "whole") if state in each]
-        table.append(f"| kill -9, `{name}` | {each['kills']} | {', '.join(left)} | {each['date']} |")
-    for name, each in found.get("determinism", {}).items():
-        table.append(f"| {name} | {each['tried']} | {each['wrong']} with other bytes | {each['date']} |")
-    for name, each in sorted(found.get("faults", {}).items()):
-        table.append(f"| {name} | {each['tried']} | {each['wrong']} wrong | {each['date']} |")
-    for name, each in found.get("fuzz", {}).items():
-        came = f"{each['refused']:,} refused, {each['failures']} kinds of failures"
-        table.append(
-            f"| fuzzed for {each['minutes']:g} min: {name} | {each['inputs']:,} | {came} | {each['date']} |"
+    rows = list[list[str]]()
+    for name, each in found["kills"].items():
+        left = ", ".join(
+            f"{each[state]} {state}" for state in ("absent", "resumable", "whole") if state in each
         )
-    for name, each in found.get("soak", {}).items():
+        rows.append([f"kill -9, `{name}`", f"{each['kills']}", left, each["date"]])
+    for name, each in found["determinism"].items():
+        rows.append([name, f"{each['tried']}", f"{each['wrong']} with other bytes", each["date"]])
+    kinds = dict[str, dict[str, Report]]()
+    for name, each in sorted(found["faults"].items()):
+        kind, *of = re.split(": |, ", name)
+        kinds.setdefault(kind, {})[" ".join(of)] = each
+    for kind, of in kinds.items():
+        tried, wrong = (sum(each[key] for each in of.values()) for key in ("tried", "wrong"))
+        date = max(each["date"] for each in of.values())
+        rows.append([f"{kind}: {', '.join(of)}", f"{tried}", f"{wrong} wrong", date])
+    fuzzed = found["fuzz"]
+    inputs, refused, failures, minutes = (
+        sum(each[key] for each in fuzzed.values()) for key in ("inputs", "refused", "failures", "minutes")
+    )
+    came = f"{refused:,} refused, {failures} failures"
+    date = max(each["date"] for each in fuzzed.values())
+    rows.append([f"fuzzed for {minutes:g} min: {', '.join(fuzzed)}", f"{inputs:,} files", came, date])
+    for name, each in found["soak"].items():
         came = f"{each['rss_mb']:.0f} MB, {each['growth_mb']:+.1f} MB after the warm-up; "
         came += f"worst cosine {each['cosine_min']:.7f}" if "cosine_min" in each else "no embedding changed"
         how = f"{each['minutes']:g} min" + (f", {each['clients']} clients" if "clients" in each else "")
-        table.append(f"| `{name}` for {how} | {each['texts']:,} texts | {came} | {each['date']} |")
-    return "\n".join([*table, ""])
+        rows.append([f"`{name}` for {how}", f"{each['texts']:,} texts", came, each["date"]])
+    return lines(["tried", "how often", "result", "date"], rows, 4, [])

@@ -57,12 +57,13 @@ COLUMNS: list[tuple[str, Callable[[Row], float | None], Callable[[float], str], 
         True,
     ),
 ]
+CONTINUED = ("edgedistill fit", "edgedistill adapt")  # they train nano further
 RANKED = ("MB", *SUITES.values(), "drift", "p50 ms", "texts/s", "RSS MB")  # the best of each group is bold
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report as Markdown: a part for each group, the best of each column in it bold; then how each was
-    made, what failed, and the conditions."""
+    """The report as Markdown: a part for each group, the best of each column in it bold; then the conditions,
+    how each was made, and what failed."""
     rows = report["rows"]
     columns = [each for each in COLUMNS if any(each[1](row) is not None for row in rows if "version" in row)]
     heads = ["", *(head for head, *_ in columns)]
@@ -74,8 +75,9 @@ def table(report: dict[str, Any]) -> str:
         shown = [_cells(column, found) for column in columns]
         for at, row in enumerate(found):
             name = f"`{row['name']}`" if row["ours"] else row["name"]
+            name += " †" * (row["name"] in CONTINUED)
             lines.append(f"| {name} | {' | '.join(cells[at] for cells in shown)} |")
-    return "\n".join([*lines, "", *_made(rows), "", _conditions(report), ""])
+    return "\n".join([*lines, "", _conditions(report), "", *_made(rows), ""])
 
 
 def _cells(column: tuple[Any, ...], rows: list[Row]) -> list[str]:
@@ -105,7 +107,9 @@ COUNTS = ("texts", "documents", "steps")  # what a trained peer says it learned 
 
 def _conditions(report: dict[str, Any]) -> str:
     timing = report.get("timing")
-    parts = [f"{report['machine']['cpu']} · {report['minutes']:g} minutes of a processor for what trains"]
+    parts = [
+        f"{report['machine']['cpu']} · trainers were given {report['minutes']:g} minutes of one processor"
+    ]
     if timing is None:
         parts.append("not timed yet")
     else:
@@ -114,14 +118,14 @@ def _conditions(report: dict[str, Any]) -> str:
         plural = "" if timing["threads"] == 1 else "s"
         parts.append(
             f"times: {timing['machine']['cpu']}, {timing['threads']} thread{plural}, medians of "
-            f"{timing['rounds']} rounds; ×: times as fast as {BASELINE} in the same round; its second "
-            f"process was within {noise:.0%} of the first"
+            f"{timing['rounds']} rounds; ×: times as fast as {BASELINE} in the same round, whose second "
+            f"process was within {noise:.0%} of its first"
         )
         others = [
             row["name"]
             for row in report["rows"]
             if row.get("time", timing).get("timed_at") != timing.get("timed_at")
         ]
-        parts += [f"timed in another run: {', '.join(others)}"] if others else []
+        parts += [f"timed in another run: {'; '.join(others)}"] if others else []
         parts += [f"{name} could not be timed: {error}" for name, error in timing["failed"].items()]
     return f"<sub>{'<br>'.join(parts)}</sub>"

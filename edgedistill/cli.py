@@ -22,7 +22,7 @@ from typer.core import TyperCommand
 from edgedistill import files, object_store
 from edgedistill.data import file_patterns
 from edgedistill.data.input_file import KINDS
-from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
+from edgedistill.errors import DEBUG, CheckFailed, UserError, as_options, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS, STANDARD
 from edgedistill.runtime.arguments import MOST_THREADS
 from edgedistill.session import Session, check_one_process, process, wrapped
@@ -30,7 +30,6 @@ from edgedistill.session import Session, check_one_process, process, wrapped
 INTERRUPTED = 130
 Command = Callable[..., None]
 UNWRAPPED = "\b\n"  # in front of a paragraph of help: keep its line ends
-PARAMETER = re.compile(r"^\w+=")  # how an error of a function begins that names one of its parameters
 
 WRONG_USAGE: Any = typer.BadParameter.__base__  # every error of a command line
 
@@ -71,15 +70,8 @@ class _Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Errors name options, where those of its functions name parameters."""
-        try:
+        with as_options({f"^{parameter.name}=": f"{parameter.opts[0]} " for parameter in self.params}):
             return super().invoke(ctx)
-        except UserError as error:
-            options = {f"{parameter.name}=": f"{parameter.opts[0]} " for parameter in self.params}
-            problems = (
-                PARAMETER.sub(lambda found: options.get(found[0], found[0]), problem)
-                for problem in error.problems
-            )
-            raise UserError(*problems, details=error.details) from error
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [re.sub("[{}]", "", part) for part in super().collect_usage_pieces(ctx)]
@@ -149,7 +141,6 @@ Recipes = Annotated[
 ]
 
 
-ONNX_EXPORT = "export without --core or --web"
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
 HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2."
 Column = Annotated[
@@ -288,22 +279,18 @@ def students(as_json: Json = False) -> None:
     from edgedistill.runtime import bundle_location
 
     shipped, scored = bundle_location.shipped(), bundle_location.SCORED
-    small, *_ = sorted(shipped, key=lambda each: each["size_bytes"])
-    best = {title: max(shipped, key=lambda each: each["scores"][suite]) for suite, title in scored.items()}
-    choice = [f"smallest: {small['name']}", *(f"best {title}: {each['name']}" for title, each in best.items())]
-    choice += [f"{len(each['languages'])} languages: {each['name']}" for each in shipped if each["languages"][1:]]
     rows = [
         [
-            each["name"],
-            " ".join(each["languages"]),
-            str(each["max_tokens"]),
-            f"{each['size_bytes'] / 1e6:.1f}",
-            *(f"{100 * each['scores'][suite]:.1f}" for suite in scored),
+            student["name"],
+            " ".join(student["languages"]),
+            str(student["max_tokens"]),
+            f"{student['size_bytes'] / 1e6:.1f}",
+            *(f"{100 * student['scores'][suite]:.1f}" for suite in scored),
         ]
-        for each in shipped
+        for student in shipped
     ]
     table = tables.of_cells(["name", "languages", "tokens", "MB", *scored.values()], rows)
-    print_result({"students": shipped}, as_json, f"{table}\n\n{'; '.join(choice)}")
+    print_result({"students": shipped}, as_json, f"{table}\n\n{bundle_location.CHOICE}")
 
 
 @_command("edgedistill recipes demo-bert2 > mine.yaml")
@@ -406,10 +393,10 @@ def cache(
         files.check_free(parquet, "--parquet")
     preflight.check_all([spec], data)
     _require_torch("cache", spec)
-    from edgedistill.training import teacher_cache
+    from edgedistill.training import cache_passes
 
     session = _session(data, device, remote_code)
-    result = teacher_cache.fill(spec, session, share, engine, parquet)
+    result = cache_passes.fill(spec, session, share, engine, parquet)
     lines = [
         f"{shares['name']}: {shares['done']:,} of {shares['shards']:,} shards" for shares in result["passes"]
     ]
@@ -664,9 +651,7 @@ def export(
         raise UserError(f"{source}: is the name of a shipped bundle; add --out, a folder for the new one")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
-    _require_torch(
-        "export, which also joins and compares the encoders of a pair," if documents else ONNX_EXPORT, source
-    )
+    _require_torch("export without --core or --web", source)
     from edgedistill.export import bundle_writer, model_source, pair_bundle
 
     exported = model_source.Source(source, pooling, revision, remote_code)
@@ -737,8 +722,6 @@ def bench(
     MB is the size of the graph alone. If you also name the teacher's bundle, the table shows which share of
     its score each student retains.
     """
-    from edgedistill.evaluation import speed
-
     for option, file in (("--out", out), ("--html", html)):
         if file is not None and file.is_file():
             files.check_free(file, option, overwrite)
@@ -746,9 +729,6 @@ def bench(
     if bundles and (drawn is not None or compare is not None):
         option = "--compare" if drawn is None else "--from"
         raise UserError(f"{option}: measures nothing, but {bundles[0]} is named too; leave one of them out")
-    for place in on or ():
-        if not speed.PLACE.match(place):
-            raise UserError(f"--on {place}: no machine; give ssh://USER@HOST, adb or adb://SERIAL")
     if drawn is not None:
         return _drawn(drawn, html, as_json)
     if compare is not None:
@@ -757,7 +737,7 @@ def bench(
         return print_result(comparison.compare(*compare, show or log, html), as_json)
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
-    from edgedistill.evaluation import scoring
+    from edgedistill.evaluation import scoring, speed
 
     session = replace(_session(data, device, quiet=True), threads=threads)
     if hybrid and hybrid_weight is None:
@@ -865,8 +845,7 @@ def search(
     opened = load(name, threads=threads)
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     result = search_files.search(opened, request, _session(quiet=as_json))
-    few = "; too few texts to tell whether one is close" if result["close"] is None else ""
-    log(f"ranked by {result['ranked_by']}{few}")
+    log(f"ranked by {result['ranked_by']}")
     print_result(result, as_json, search_files.table(result))
 
 
@@ -878,8 +857,8 @@ def status(as_json: Json = False) -> None:
     """
     from edgedistill import status as state
 
-    found = state.status(_session().cache)
-    print_result(found, as_json, state.table(found))
+    here = state.status(_session().cache)
+    print_result(here, as_json, state.table(here))
 
 
 @_command("edgedistill verify nano")
@@ -996,16 +975,6 @@ def _written_stdout() -> Iterator[None]:
             raise
 
 
-@contextmanager
-def _traceback_on_demand() -> Iterator[None]:
-    try:
-        yield
-    except Exception:
-        if os.environ.get(DEBUG):
-            traceback.print_exc()
-        raise
-
-
 def _discard(stream: TextIO) -> None:
     """Let go what a stream still holds, and all that is written to it from now on."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -1030,18 +999,18 @@ def main() -> None:
         encoding = None if sys.stdout.isatty() else "utf-8"
         sys.stdout.reconfigure(encoding=encoding, errors="replace" if encoding is None else "strict")
     try:
-        with _traceback_on_demand(), border(), _written_stdout():
+        with border(), _written_stdout():
             try:
                 ended = app(arguments, "edgedistill", standalone_mode=False)
             except WRONG_USAGE as error:
                 raise _wrong_usage(error) from None
         if ended == INTERRUPTED:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
-    except UserError as error:
-        code, message = 2, str(error)
-        details = {"problems": error.problems, **error.details}
-    except CheckFailed as error:
-        code, message, details = 1, str(error), error.details
+    except (UserError, CheckFailed) as error:
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        code, message = 2 if isinstance(error, UserError) else 1, str(error)
+        details = {"problems": getattr(error, "problems", [message]), **error.details}
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
     except BrokenPipeError:  # the reader is gone, as with `| head`

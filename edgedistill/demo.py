@@ -18,7 +18,7 @@ from edgedistill.export import bundle_writer
 from edgedistill.planning import cost, training_time
 from edgedistill.precisions import DEFAULT
 from edgedistill.session import Session
-from edgedistill.training import teacher_cache, train
+from edgedistill.training import cache_passes, train
 from edgedistill.training.open_recipe import open_recipe
 
 # The teacher comes first: the students are compared with it.
@@ -50,7 +50,10 @@ def demo(
     training = replace(session, data=None, device="auto", progress=sys.stderr.isatty())
     specs = [recipe.read(name) for name in recipes]
     _check_time(specs[-1], training)
-    _clear(out, [spec.name for spec in specs])
+    for spec in specs:  # runs, finished or not, and bundles of an earlier demo
+        run = out / "runs" / spec.name
+        for folder in (run, resolve.unfinished_run(run), out / "bundles" / spec.name):
+            shutil.rmtree(folder, ignore_errors=True)
     runs = {spec.name: train.train(spec, out / "runs" / spec.name, training) for spec in specs}
     for name in runs:
         session.log(f"\n{name}: exporting {', '.join(DEFAULT)}")
@@ -70,18 +73,10 @@ def demo(
 
 def _check_time(spec: recipe.Recipe, session: Session) -> None:
     opened = open_recipe(spec, session)
-    passes = teacher_cache.passes(opened, session)
+    passes = cache_passes.passes(opened, session)
     total = sum(training_time.estimate_seconds(opened, passes, session).values())
     if total > LONGEST_S:
         raise UserError(
             f"edgedistill demo: one student would take about {cost.duration(total)} on this machine (3 min "
             f"on two idle cores); wait until other work is done, or run edgedistill train {spec.name}"
         )
-
-
-def _clear(out: Path, names: list[str]) -> None:
-    """Delete the runs, finished or not, and the bundles of an earlier demo."""
-    for name in names:
-        run = out / "runs" / name
-        for folder in (run, resolve.unfinished_run(run), out / "bundles" / name):
-            shutil.rmtree(folder, ignore_errors=True)

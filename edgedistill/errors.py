@@ -8,12 +8,10 @@ import importlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, TypeVar, cast
-
-T = TypeVar("T")
+from typing import Any
 
 
 class UserError(Exception):
@@ -93,9 +91,9 @@ def border(place: str | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (found := user_error(error, place)) is None:
+        if (of_user := user_error(error, place)) is None:
             raise
-        raise found from error
+        raise of_user from error
 
 
 def user_error(error: BaseException, place: str | None = None) -> UserError | None:
@@ -144,6 +142,19 @@ def _system_error(error: BaseException) -> int | None:
     return number if number in _WAYS_OUT else None
 
 
+@contextmanager
+def as_options(words: Mapping[str, str]) -> Iterator[None]:
+    """Raise the UserErrors of a recipe, or of a function, with options of the command line in place of its
+    keys, which are regular expressions, or parameters."""
+    try:
+        yield
+    except UserError as error:
+        problems = str(error)
+        for key, option in words.items():
+            problems = re.sub(key, option, problems, flags=re.MULTILINE)
+        raise UserError(*problems.split("\n"), details=error.details) from error
+
+
 class Problems:
     """Collects the problems of several checks, so that one UserError reports them all."""
 
@@ -159,12 +170,6 @@ class Problems:
         except UserError as error:
             named = [place + problem for problem in error.problems]
             self.found += [problem for problem in named if problem not in self.found]
-
-    def tried(self, make: Callable[[], T]) -> T:
-        """What `make` returns. Where it raises UserError there is nothing, and `raise_any` will raise."""
-        with self.collect():
-            return make()
-        return cast(T, None)
 
     def raise_any(self) -> None:
         """Raises UserError where any check had a problem."""
@@ -182,14 +187,14 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     For example: `no objective 'ckdd'; did you mean 'ckd'? (ckd, congen, cosine)`.
     """
     names = sorted(known)
-    given = shown(name)
+    written = shown(name)
     if not names:
-        return f"no {what} {given}; there is none to choose from"
+        return f"no {what} {written}; there is none to choose from"
     near = difflib.get_close_matches(MEANT.get(str(name), str(name)), names, n=1)
     if len(names) == 1 and not near:
-        return f"no {what} {given}; choose {names[0]}"
+        return f"no {what} {written}; choose {names[0]}"
     hint = f"did you mean {near[0]!r}? " if near else "choose one: "
-    return f"no {what} {given}; {hint}({closest_names(str(name), names)})"
+    return f"no {what} {written}; {hint}({closest_names(str(name), names)})"
 
 
 def shown(value: object, most: int = 100, quoted: bool = True) -> str:

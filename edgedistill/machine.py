@@ -113,10 +113,10 @@ def default_threads() -> int:
     return int(first) if first.isdecimal() and int(first) > 0 else processors()
 
 
-def processors(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+def processors(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
     """How many processors this process may use: its affinity, limited by the CPU quota of its control groups,
     rounded down."""
-    quota = min(quotas(cgroups, own), default=math.inf)
+    quota = min(quotas(cgroups, membership), default=math.inf)
     return max(1, int(min(_usable_cores() or 1, quota)))
 
 
@@ -125,10 +125,10 @@ def _usable_cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def quotas(cgroups: Path, own: Path) -> Iterator[float]:
+def quotas(cgroups: Path, membership: Path) -> Iterator[float]:
     """The CPU quotas that apply to this process, in processors: its control group's and those of all groups
     above (version 2, at `cgroups` or, beside version 1, in `unified` there)."""
-    match = re.search(r"^0::/(.*)$", _text(own), re.MULTILINE)
+    match = re.search(r"^0::/(.*)$", _text(membership), re.MULTILINE)
     if match is None:  # not Linux, or version 1 alone
         return
     group = Path(match[1])

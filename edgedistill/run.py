@@ -5,7 +5,7 @@ student.json         the student's shape, as data
 student.safetensors  the student's weights
 model/               for the teacher itself, in place of these two: its own files
 targets/             for a recipe with `targets`: the affine map from the teacher's embeddings to them
-tokenizer/           tokenizer.json and what else transformers needs; trim.json: what was trimmed
+tokenizer/           tokenizer.json and what else transformers needs
 task.json            for a fine-tuned student, with head.safetensors: see students/classifier.py
 metrics.jsonl        losses and scores during training
 run.json             provenance: versions, corpus, teacher, time, scores

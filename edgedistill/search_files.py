@@ -23,7 +23,7 @@ from edgedistill.runtime import bundle_location, manifest
 from edgedistill.runtime.arguments import positive
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.similarity import similarity
-from edgedistill.session import QUIET, Session, progress_bar, silent, wrapped
+from edgedistill.session import QUIET, Session, progress_bar, wrapped
 
 STUDENT = "nano"  # unless another is named
 EXAMPLE = "edgedistill search 'how do I reset it?' docs"
@@ -97,8 +97,8 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     if not question:
         raise UserError("the question is empty; give one, in quotes")
     reading = Reading()  # of this question alone
-    found = _read(request, opened, reading)
-    texts = list(found)
+    places = _read(request, opened, reading)
+    texts = list(places)
     asked = opened.tokenize([question], "query")
     reading.tokens(opened.not_read([question], asked, "query"))
     rows, embedded = _kept_embeddings(opened, texts, request, session, reading)
@@ -119,11 +119,11 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     results = []
     for at in np.argsort(-scores[0], kind="stable")[:top].tolist():
         place, *also = (
-            {"file": str(path), input_file.numbered(path): line} for path, line in found[texts[at]]
+            {"file": str(path), input_file.numbered(path): line} for path, line in places[texts[at]]
         )
         place |= {"text": texts[at], "also": also}
         numbers = {"score": scores, "cosine": cosines, "bm25": words}
-        results.append(place | {name: round(float(each[0, at]), 4) for name, each in numbers.items()})
+        results.append(place | {name: round(float(values[0, at]), 4) for name, values in numbers.items()})
     about = {"read": reading.report, "texts": len(texts), "embedded": embedded}
     close = None if len(texts) < bm25.FEW else bool(best >= least)
     return {**about, "ranked_by": ranked_by, "close": close, "results": results}
@@ -132,7 +132,7 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
 def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, list[tuple[Path, int]]]:
     """The distinct texts of all files, with the files and the lines or rows of each. What a folder or a glob
     stands for and cannot be read is skipped."""
-    found = dict[str, list[tuple[Path, int]]]()
+    located = dict[str, list[tuple[Path, int]]]()
     named = file_patterns.named(request.paths, None)
     for path in file_patterns.matching_files(request.paths, Path(), "search", reading):
         try:
@@ -146,14 +146,14 @@ def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, list[
             continue
         reading.files += 1
         for number, text in passages:
-            found.setdefault(text, []).append((path, number))
-    if not found:
+            located.setdefault(text, []).append((path, number))
+    if not located:
         problems = [f"{path}: {reason}" for path, reason in list(reading.skipped.items())[:3]]
         raise UserError(*problems, f"{' '.join(request.paths)}: no text found; give other files")
-    files_of = {path for places in found.values() for path, _ in places}
+    files_of = {path for places in located.values() for path, _ in places}
     if request.column is not None and all(map(readers.is_text_file, files_of)):
         raise UserError(f"--column {request.column}: no table in {' '.join(request.paths)}; leave it out")
-    return found
+    return located
 
 
 def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) -> Iterator[tuple[int, str]]:
@@ -200,7 +200,7 @@ def _kept_embeddings(
     texts and the counts of their unknown tokens, of which `reading` is told. The bundle's digest
     stands for more than its space, which a stranger's manifest may claim."""
     bundle = [manifest.digest(opened.manifest), *(encoder.precision for encoder in opened.encoders)]
-    paths = [os.path.abspath(each) for each in request.paths]
+    paths = [os.path.abspath(path) for path in request.paths]
     key = files.cache_key(format=FORMAT, paths=paths, column=request.column, bundle=bundle)
     folder = session.cache / "search" / key
     known = dict[bytes, Any]()
@@ -209,9 +209,9 @@ def _kept_embeddings(
     if cached_folder.intact(folder, session.log):
         known = {bytes(entry["text"]): entry for entry in np.load(folder / "embeddings.npy")}
     new = [key for key in hashed if key not in known]
-    if many := len(new) > CHUNK_TEXTS:
-        session.log(f"embedding {len(new):,} new texts of {len(texts):,}")
-    with progress_bar(len(new), session.progress and many, log=session.log if many else silent) as advance:
+    shown = session if len(new) > CHUNK_TEXTS else QUIET
+    shown.log(f"embedding {len(new):,} new texts of {len(texts):,}")
+    with progress_bar(len(new), shown.progress, log=shown.log) as advance:
         for start in range(0, len(new), CHUNK_TEXTS):
             chunk = new[start : start + CHUNK_TEXTS]
             chosen = [hashed[key] for key in chunk]
@@ -223,35 +223,35 @@ def _kept_embeddings(
             entries = np.array([(key, row, *counts) for key, row, counts in of_each], of_text)
             known.update(zip(chunk, entries, strict=True))
             advance(len(chunk))
-    found = np.stack([known[key] for key in hashed])
-    reading.tokens(found[[name for name, _ in OF_TOKENS]].tolist())
+    entries_of_texts = np.stack([known[key] for key in hashed])
+    reading.tokens(entries_of_texts[[name for name, _ in OF_TOKENS]].tolist())
 
     def write(temporary: Path) -> None:
-        np.save(temporary / "embeddings.npy", found)
+        np.save(temporary / "embeddings.npy", entries_of_texts)
 
-    if new or len(known) > len(found):
+    if new or len(known) > len(entries_of_texts):
         cached_folder.written(folder, write)
     _forget(folder.parent)
-    return found["row"], len(new)
+    return entries_of_texts["row"], len(new)
 
 
 def _forget(cache: Path) -> None:
     """Delete the folders of the cache that were written before the last KEPT."""
-    folders = sorted((each for each in cache.iterdir() if each.is_dir()), key=os.path.getmtime)
+    folders = sorted((path for path in cache.iterdir() if path.is_dir()), key=os.path.getmtime)
     for folder in folders[:-KEPT]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def table(found: dict[str, Any]) -> str:
+def table(answer: dict[str, Any]) -> str:
     """The results for reading: the scores that rank them, cosines and, where it was joined, BM25, file and
     line, and the text, cut to LINES of the terminal's width."""
-    results = found["results"]
-    titles = ["score", "cosine", *(["BM25"] if any(each["bm25"] for each in results) else [])]
-    lines = ["Nothing close. The nearest anyway:"] if found["close"] is False else []
+    results = answer["results"]
+    titles = ["score", "cosine", *(["BM25"] if any(result["bm25"] for result in results) else [])]
+    lines = ["Nothing close. The nearest anyway:"] if answer["close"] is False else []
     lines += [f"  #{''.join(f'{title:>8}' for title in titles)}  where"]
-    for rank, each in enumerate(results, 1):
-        file, number, text, also, *_ = each.values()
-        numbers = "".join(f"{each[title.lower()]:8.2f}" for title in titles)
+    for rank, result in enumerate(results, 1):
+        file, number, text, also, *_ = result.values()
+        numbers = "".join(f"{result[title.lower()]:8.2f}" for title in titles)
         lines.append(f"{rank:3}{numbers}  {file}:{number}")
         lines += [f"{'':{INDENT}}also {':'.join(map(str, place.values()))}" for place in also[:PLACES]]
         lines += [f"{'':{INDENT}}and {counted(len(also) - PLACES, 'place')} more"] if also[PLACES:] else []

@@ -56,25 +56,25 @@ def status(cache: Path) -> Json:
     }
 
 
-def table(found: Json) -> str:
+def table(state: Json) -> str:
     """The same for reading, as wide as the terminal."""
-    first, *others = found["precisions"]
-    why = f"multiplies 8-bit integers ({', '.join(found['int8_products'])})"
-    if not found["int8_products"]:
+    first, *others = state["precisions"]
+    why = f"multiplies 8-bit integers ({', '.join(state['int8_products'])})"
+    if not state["int8_products"]:
         why = "has no instruction that multiplies 8-bit integers"
-    missing = [name for name, installed in found["extras"].items() if not installed]
-    here = found["machine"]
-    versions = found["versions"]
-    size = sum(found["caches"].values()) / 1e6
+    missing = [name for name, installed in state["extras"].items() if not installed]
+    here = state["machine"]
+    versions = state["versions"]
+    size = sum(state["caches"].values()) / 1e6
     rows = {
-        "version": f"{found['version']}; Python {versions['python']}, onnxruntime {versions['onnxruntime']}",
+        "version": f"{state['version']}; Python {versions['python']}, onnxruntime {versions['onnxruntime']}",
         "processor": f"{here['cpu']}, {here['usable_cores']} cores",
         "precision": f"{first}, or the first that a bundle has of {', '.join(others)}: the processor {why}",
-        "speed": f"{found['p50_ms']:.2f} ms for a short text with {STUDENT} on 1 thread",
-        "extras": ", ".join(name for name in found["extras"] if name not in missing) or "none",
+        "speed": f"{state['p50_ms']:.2f} ms for a short text with {STUDENT} on 1 thread",
+        "extras": ", ".join(name for name in state["extras"] if name not in missing) or "none",
         "missing": f"{', '.join(missing)}; {installing(missing[0])}" if missing else "none",
-        "cache": f"{found['cache']}, {size:,.1f} MB. You may delete it, or any folder in it:",
+        "cache": f"{state['cache']}, {size:,.1f} MB. You may delete it, or any folder in it:",
     }
     lines = [line for title, text in rows.items() for line in wrapped(f"{title:11}{text}", 11)]
-    lines += [f"{'':11}{name:14}{size / 1e6:>9,.1f} MB" for name, size in found["caches"].items()]
+    lines += [f"{'':11}{name:14}{size / 1e6:>9,.1f} MB" for name, size in state["caches"].items()]
     return "\n".join(lines)

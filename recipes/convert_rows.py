@@ -1,12 +1,14 @@
-"""A recipe of before, with `corpus`, `tuples` or `task`, as one with `rows`; comments are not kept.
+"""Convert an older recipe, with `corpus`, `pairs`, `tuples` or `task`, to one with `rows`. Comments are lost.
 
 python recipes/convert_rows.py old.yaml > new.yaml
 """
 
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+from edgedistill.errors import UserError
 from edgedistill.recipe import DOCUMENTATION, parse, yaml_file
 
 RENAMED = {"texts": "files", "pairs": "tables", "licence": "licences", "train": "files", "queries": "kinds"}
@@ -65,6 +67,12 @@ def _table(table: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    converted = with_rows(yaml_file.read(Path(sys.argv[1])))
-    parse(converted, sys.argv[1])  # raises where it is no recipe
+    options = ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    options.add_argument("recipe", type=Path, help="the older recipe; the new one is printed")
+    path = options.parse_args().recipe
+    try:
+        converted = with_rows(yaml_file.read(path))
+        parse(converted, str(path))
+    except (OSError, UserError) as error:
+        options.exit(2, f"{error}\n")
     sys.stdout.write(yaml_file.dump(converted))

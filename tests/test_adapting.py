@@ -189,7 +189,8 @@ def adapted(student: Path, count: int, words: int, steps: int | None = None) -> 
     request = adapting.Request(str(student), ["a.txt"], Path("mine"), steps=steps)
     lengths = np.full(count, words)
     section, teacher = {"files": ["a.txt"]}, source.recipe.teacher
-    return plan.adaptation_recipe(request, source, teacher, section, lengths, source.max_tokens)
+    described = plan.adaptation_recipe(request, source, teacher, section, lengths, source.max_tokens)
+    return recipe.parse(described, "adapt")
 
 
 def test_more_texts_are_given_more_steps(student: Path):

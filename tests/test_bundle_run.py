@@ -19,7 +19,7 @@ from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import graph, kinds
-from edgedistill.training import student_embeddings
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from tests.conftest import sentences
 from tests.export.test_export import make_run, quiet
 from tests.runtime.conftest import rewrite
@@ -53,7 +53,7 @@ def copy(made: Path, tmp_path: Path) -> Path:
 
 
 def embedded(opened: run.Run) -> np.ndarray:
-    return student_embeddings.embed(opened.student(), opened.tokenizer(), TEXTS, opened.max_tokens)
+    return PreparedStudent.of(opened).embed(TEXTS)
 
 
 @pytest.mark.parametrize("kind", ["bert", "bilstm", "static"])
@@ -89,7 +89,7 @@ def test_the_shipped_one_comes_back_from_8_bits(tmp_path, monkeypatch):
         "texts"
     ]
     opened = bundle_run.open_finished("nano", PLACE)
-    rows = student_embeddings.embed(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
+    rows = PreparedStudent.of(opened).embed(texts)
     cosines = (rows * bundle.load("nano").encode(texts)).sum(1)
     assert cosines.min() >= 0.9975 and cosines.mean() > 0.9985
     assert opened.parameters == kinds.parameters(opened.student())

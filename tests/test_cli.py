@@ -279,7 +279,7 @@ def test_a_number_outside_its_range_is_named(tmp_path):
         ("search nano . q --top 0", "edgedistill search: --top 0: give a whole number, at least 1; "),
         ("embed nano --as page", "edgedistill embed: --as: no role 'page'; choose one: "),
         ("embed nano --threads 0", "--threads 0: "),
-        ("bench nano --on there", "--on there: no machine; give ssh://USER@HOST, "),
+        ("bench nano --on there", "--runner or --on: no program or machine 'there'; choose one: "),
         ("bench nano --compare a.json b.json", "--compare: measures nothing, but nano is named too; "),
         ("verify nano:fp64", "nano: no precision 'fp64'; choose int8; "),
         ("demo --out .", ".: exists already; add --overwrite "),
@@ -298,7 +298,8 @@ def test_students_lists_what_ships(tmp_path):
         files.shipped("bundle")
     )  # type: ignore[attr-defined]
     head, _, *rows, _, choice = call("students", folder=tmp_path).stdout.strip().splitlines()
-    assert choice.startswith("smallest: micro; best STS: nano; ")
+    best = [max(found, key=lambda each: each["scores"][suite])["name"] for suite in ("sts7", "search-test")]  # type: ignore[index]
+    assert "STS: {}. Best search: {}.".format(*best) in choice
     assert head.split() == ["name", "languages", "tokens", "MB", "STS", "search"]
     table = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- students:begin -->\n")[2]
     titles, _, *listed = (line.strip("| ").split(" | ") for line in table.splitlines()[: 2 + len(rows)])

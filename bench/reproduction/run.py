@@ -36,8 +36,8 @@ from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites.cosines import Remembered
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import resolve_dtype
-from edgedistill.training import student_embeddings
 from edgedistill.training import train as training
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 SHIPPED = FOLDER / "reports"
 
@@ -144,12 +144,12 @@ def measured(
 
 def _encoder(run: runs_.Run) -> scoring.Encode:
     """A function texts -> (n, d) that embeds each list of texts once."""
-    student, tokenizer = run.student(), run.tokenizer()
+    student = PreparedStudent.of(run)
 
     @cache
     def embedded(*texts: str) -> np.ndarray:
         prompted = [run.prompt + text for text in texts]
-        return student_embeddings.embed(student, tokenizer, prompted, run.max_tokens)
+        return student.embed(prompted)
 
     return lambda texts: embedded(*texts)
 

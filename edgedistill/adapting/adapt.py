@@ -23,10 +23,11 @@ from edgedistill.precisions import known_precisions
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.teacher.embedder import open_teacher
-from edgedistill.teacher.encoder import TeacherEncoder, device_of, flush_denormals
+from edgedistill.teacher.encoder import device_of, flush_denormals
+from edgedistill.training import cache_passes, train
 from edgedistill.training import resume as resuming
-from edgedistill.training import teacher_cache, train
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
+from edgedistill.training.load_models import with_weights
 from edgedistill.training.open_recipe import open_recipe
 from edgedistill.training.training_sources import TrainingSources
 
@@ -45,21 +46,15 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     session = replace(session, data=session.data or Path(), device=device_of(session.device))
     precisions = known_precisions(request.precisions)
     source = bundle_run.open_finished(request.student, "adapt")
-    folder, partial = request.run, resolve.unfinished_run(request.run)
-    if not (folder.exists() if resume else request.overwrite):
-        resuming.check_unfinished(folder, resume, "replace it with --overwrite")
-    if resume:
-        spec = resumed(request, source, (folder if folder.exists() else partial) / "recipe.yaml", session)
-    else:
-        spec = planned(request, source, session)
-        for earlier in (folder, partial) if request.overwrite else ():
-            shutil.rmtree(earlier, ignore_errors=True)
+    spec = _recipe(request, source, session, resume)
     before_s = time.perf_counter()
-    passes = teacher_cache.passes(open_recipe(spec, session), session)
+    passes = cache_passes.passes(open_recipe(spec, session), session)
     opened_s = time.perf_counter() - before_s
-    for each in passes:
-        each.run()  # before the minutes for training are counted
-    measuring = _judge(spec, session)
+    for embedding in passes:
+        embedding.run()  # before the minutes for training are counted
+    sources = TrainingSources.of_recipe(spec, session)
+    taught = with_weights(open_teacher(spec.teacher, session), "--teacher")
+    measuring = Judge(taught, sources.texts.sides[0], session, queries.asked(sources))
     before_s = time.perf_counter()
     session.log(f"measuring {request.student} on {len(measuring.texts):,} held-out texts")
     if isinstance(source, bundle_run.BundleRun):
@@ -73,27 +68,27 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     if not resume and request.steps is None:
         kept = EXPORT_S + 2 * measured_s + opened_s
         spec = timed(spec, 60 * request.minutes - kept - (time.perf_counter() - request.began), session)
-    info = train.train(spec, folder, session, resume)
-    trained = PreparedStudent.of(run.open_run(folder))
+    info = train.train(spec, request.run, session, resume)
+    trained = PreparedStudent.of(run.open_run(request.run))
     after = measuring.measures(judge.encoder(trained, precisions[0]))
     better = judge.is_better(after, before, teacher)
     if not better:
         _keep_start(request, spec, session)
-    asked = {name: each for name, each in measuring.asked.items() if name in queries.TITLES}
+    asked = {name: measuring.asked[name] for name in queries.TITLES if name in measuring.asked}
     if asked:
         _write_suite(request.suite, asked)
-    session.log(f"{folder}: exporting {', '.join(precisions)}")
-    bundle_writer.export(str(folder), precisions, request.out, session.log)
+    session.log(f"{request.run}: exporting {', '.join(precisions)}")
+    bundle_writer.export(str(request.run), precisions, request.out, session.log)
     encoders = {
         "before": student,
         "after": scoring.Encoder.of(bundle.load(request.out)),
         "teacher": measuring.by_teacher,
     }
-    found = queries.compared(asked, encoders, "after", session)
+    searched = queries.compared(asked, encoders, "after", session)
     measured = {"before": before, "after": after, "teacher": teacher}
     result = {
-        "recipe": str(folder / "recipe.yaml"),
-        "run": str(folder),
+        "recipe": str(request.run / "recipe.yaml"),
+        "run": str(request.run),
         "bundle": str(request.out),
         "suite": str(request.suite / "suite.yaml") if asked else None,
         "texts": info["corpus"]["texts"],
@@ -103,21 +98,25 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         **measured,
         "better": better,
         "verdict": judge.verdict(before, after, teacher),
-        "search": found,
+        "search": searched,
     }
     compared = [request.student] if isinstance(source, bundle_run.BundleRun) else []
-    table = judge.table(measured, found, len(measuring.texts))
+    table = judge.table(measured, searched, len(measuring.texts))
     return {**result, "report": "\n".join([table, *_next(request, result, compared)])}
 
 
-def _judge(spec: recipe.Recipe, session: Session) -> Judge:
-    """What measures students on what the recipe holds out."""
-    sources = TrainingSources.of_recipe(spec, session)
-    built, (pairs, *_) = sources.texts.sides[0], [*map(sources.of_stage, sources.tables), None]
-    assert spec.rows is not None
-    teacher = open_teacher(spec.teacher, session)
-    assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
-    return Judge(teacher, built, session, queries.asked(built, spec.rows.held_out, pairs))
+def _recipe(request: Request, source: run.Run, session: Session, resume: bool) -> recipe.Recipe:
+    """A new recipe, or that of the adaptation which goes on. Raises UserError as both, and for an earlier run
+    that is neither to go on nor to be replaced."""
+    folder, partial = request.run, resolve.unfinished_run(request.run)
+    if not (folder.exists() if resume else request.overwrite):
+        resuming.check_unfinished(folder, resume, "replace it with --overwrite")
+    if resume:
+        return resumed(request, source, (folder if folder.exists() else partial) / "recipe.yaml", session)
+    spec = planned(request, source, session)
+    for earlier in (folder, partial) if request.overwrite else ():
+        shutil.rmtree(earlier, ignore_errors=True)
+    return spec
 
 
 def _keep_start(request: Request, spec: recipe.Recipe, session: Session) -> None:
@@ -130,27 +129,25 @@ def _keep_start(request: Request, spec: recipe.Recipe, session: Session) -> None
 def _write_suite(folder: Path, asked: Mapping[str, Queries]) -> None:
     """Write the held-out queries as a suite, with the texts among which each is to find its own."""
     with files.new_folder(folder) as temporary:
-        for name, each in asked.items():
-            lines = {
-                f"{file}.jsonl": [files.json_text({"_id": at, "text": text}) for at, text in enumerate(texts)]
-                for file, texts in (("corpus", each.documents), ("queries", each.queries))
-            }
-            lines["qrels.tsv"] = ["query-id\tcorpus-id\tscore"]
-            for query, graded in enumerate(each.relevance):
-                lines["qrels.tsv"] += [f"{query}\t{text}\t{grade}" for text, grade in graded.items()]
+        for name, collection in asked.items():
             (temporary / name).mkdir()
-            for file, content in lines.items():
-                files.write_text(temporary / name / file, "\n".join([*content, ""]))
+            for file, texts in (("corpus", collection.documents), ("queries", collection.queries)):
+                rows = [files.json_text({"_id": at, "text": text}) + "\n" for at, text in enumerate(texts)]
+                files.write_text(temporary / name / f"{file}.jsonl", "".join(rows))
+            grades = ["query-id\tcorpus-id\tscore\n"]
+            for query, graded in enumerate(collection.relevance):
+                grades += [f"{query}\t{text}\t{grade}\n" for text, grade in graded.items()]
+            files.write_text(temporary / name / "qrels.tsv", "".join(grades))
         tasks = [{"name": name, "folder": name} for name in asked]
         suite = {"name": folder.name, "kind": "retrieval", "about": "Held out by adapt.", "tasks": tasks}
         files.write_json(temporary / "suite.yaml", suite)  # JSON is YAML
 
 
-def _next(request: Request, found: dict[str, Any], compared: list[str]) -> list[str]:
+def _next(request: Request, result: dict[str, Any], compared: list[str]) -> list[str]:
     """How to measure again, the verdict, and how to search with the bundle."""
-    data, bundle, suite = found["data"], found["bundle"], found["suite"]
+    data, bundle, suite = result["data"], result["bundle"], result["suite"]
     places = request.texts if data == "." else [os.path.join(data, text) for text in request.texts]
     commands = [["bench", *compared, bundle, "--suite", suite]] if suite else []
     commands.append(["search", "your question", *places, bundle])
     *others, search = (shlex.join(["edgedistill", *command]) for command in commands)
-    return [*others, "", found["verdict"], search]
+    return [*others, "", result["verdict"], search]

@@ -79,16 +79,16 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
     steps there are at most; `timed` gives it the minutes that are left. Raises UserError where there is time
     for too few texts."""
     section = texts.files_section(request.texts, request.column, session.data)
-    own = texts.read(section, FEWEST, session)
+    corpus = texts.read(section, FEWEST, session)
     if request.pairs is not None:
         request = replace(request, pairs=queries.counted(request.pairs, session))
-    words = texts.word_counts(own.texts(range(len(own))))
+    words = texts.word_counts(corpus.texts(range(len(corpus))))
     wrapped = "; lines that are wrapped are read as paragraphs" if "unit" in section else ""
-    session.log(f"{len(own):,} texts of {words.mean():.0f} words on average{wrapped}")
+    session.log(f"{len(corpus):,} texts of {words.mean():.0f} words on average{wrapped}")
     teacher = recorded.teacher(source.recipe, request.teacher, request.student)
     longest = teacher.model_copy(update={"max_tokens": MOST_TOKENS})
     whole = with_weights(open_teacher(longest, session), "--teacher")
-    known = texts.whole_words(whole.tokenizer, texts.sample(own))
+    known = texts.whole_words(whole.tokenizer, texts.sample(corpus))
     if known < texts.OTHER:
         advice = "a student learns little from such a teacher; another --teacher may know the language"
         session.log(f"weak: {texts.unknown_language(known)}; {advice}")
@@ -100,31 +100,32 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
     teachers = [teacher]
     if request.also is not None:
         teachers.append(quickest(request.also.model_copy(update={"max_tokens": teacher.max_tokens}), session))
-    most = math.inf if request.steps is not None else _most_rows(request, teachers, own, words, session)
-    spec = adaptation_recipe(request, source, teacher, section, words, tokens, most)
-    described = spec.model_dump(by_alias=True, exclude_defaults=True)
+    most = math.inf if request.steps is not None else _most_rows(request, teachers, corpus, words, session)
+    described = adaptation_recipe(request, source, teacher, section, words, tokens, most)
     needs_general = False  # texts that a map to the student's space is fitted on
-    if finished_student.needs_new_head(spec, source, whole.dims):
+    if finished_student.needs_new_head(recipe.parse(described, "adapt"), source, whole.dims):
         session.log(f"{request.student} keeps its own space: the teacher's embeddings are rotated to it")
         needs_general = True
         described = shapes.in_own_space(described, source.dims, whole.dims)
-    if others := [each.model_dump(exclude_defaults=True) for each in teachers[1:]]:
+    if others := [second.model_dump(exclude_defaults=True) for second in teachers[1:]]:
         described["targets"] = {**shapes.targets(source.dims, math.inf), "teachers": others}
-        needs_general |= min(len(own), described["rows"].get("limit", len(own))) < 2 * source.dims
+        needs_general |= min(len(corpus), described["rows"].get("limit", len(corpus))) < 2 * source.dims
     if needs_general:
         described["rows"]["documentation_texts"] = texts.LEAST_GENERAL
     return recipe.parse(described, "adapt")
 
 
 def _most_rows(
-    request: Request, teachers: list[recipe.Teacher], own: Corpus, words: np.ndarray, session: Session
+    request: Request, teachers: list[recipe.Teacher], corpus: Corpus, words: np.ndarray, session: Session
 ) -> float:
     """How many whole texts and passages the teachers can embed in their share of the minutes. Raises
     UserError for fewer than FEWEST."""
     session.log("measuring how fast the teacher is here")
     since, worked = time.perf_counter(), time.process_time()
-    opened, sample = [open_teacher(each, session) for each in teachers], training_time.sample(own)
-    seconds = sum(training_time.seconds_per_text(each, sample, session.device, TEACHER_S) for each in opened)
+    opened, sample = [open_teacher(teacher, session) for teacher in teachers], training_time.sample(corpus)
+    seconds = sum(
+        training_time.seconds_per_text(teacher, sample, session.device, TEACHER_S) for teacher in opened
+    )
     busy = (time.perf_counter() - since) / max(0.01, time.process_time() - worked)
     beside = BESIDE_S * min(MOST_BUSY, max(1.0, busy))
     mean = float(words.mean())
@@ -157,9 +158,9 @@ def resumed(request: Request, source: run.Run, file: Path, session: Session) -> 
     planned = recipe.read(file).model_dump(mode="json", by_alias=True)
     texts_stage, *behind = planned["stages"]
     others = (planned["targets"] or {}).get("teachers", [])
-    for option, found, asked in (("pairs", behind, request.pairs), ("also", others, request.also)):
-        if bool(found) != (asked is not None):
-            fact = f"planned {'with' if found else 'without'} --{option}"
+    for option, before, asked in (("pairs", behind, request.pairs), ("also", others, request.also)):
+        if bool(before) != (asked is not None):
+            fact = f"planned {'with' if before else 'without'} --{option}"
             raise UserError(f"{file.parent}: {fact}; resume it likewise, change --out, or add --overwrite")
     if request.also is not None:
         others[0]["model"] = request.also.model
@@ -193,9 +194,9 @@ def adaptation_recipe(
     words: np.ndarray,
     tokens: int,
     most: float = math.inf,
-) -> recipe.Recipe:
-    """The recipe that adapts a finished student (`source`) to texts. It is an ordinary one: `train` runs it
-    too.
+) -> dict[str, Any]:
+    """The recipe that adapts a finished student (`source`) to texts, as data. It is an ordinary one: `train`
+    runs it too.
 
     `section` is the corpus of all the texts, each of which has so many `words` (n,). The student reads so
     many `tokens` of a text. Of very many texts so many are drawn that the steps see each of them
@@ -224,7 +225,7 @@ def adaptation_recipe(
         **shapes.finished_stage(source.kind),
     }
     stage["batch"] = min(stage["batch"], rows)
-    described = {
+    return {
         "name": request.out.name,
         "about": f"{files.portable(request.student)}, adapted to its user's texts.",
         "teacher": teacher.model_dump(exclude_defaults=True),
@@ -232,4 +233,3 @@ def adaptation_recipe(
         "student": {"weights": request.student, "max_tokens": tokens},
         "stages": queries.stages(stage, request.pairs),
     }
-    return recipe.parse(described, "adapt")

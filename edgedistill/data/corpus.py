@@ -26,6 +26,7 @@ from edgedistill.data.deduplicate import Row, Spool
 from edgedistill.errors import UserError
 from edgedistill.files import Json
 from edgedistill.reading import Reading
+from edgedistill.runtime.bundle_location import DOCUMENTATION
 from edgedistill.session import Session, progress_bar
 
 FORMAT = 9  # part of every cache key: raise it when what is written changes
@@ -34,7 +35,6 @@ SHARD = 32_768  # texts of a `CorpusPass`
 # Names of added texts in `Corpus.sources`.
 PARAGRAPHS = "paragraphs of their lines"
 PASSAGES = "passages of their texts"
-DOCUMENTATION = "Python's documentation"
 ADDED = (PARAGRAPHS, PASSAGES, DOCUMENTATION)
 
 

@@ -350,14 +350,14 @@ def _closed(block: str, ended: set[str], left_out: LeftOut) -> str:
 def _front_matter(document: str) -> tuple[list[str], str]:
     """The keys of a document's front matter, a mapping in YAML between two lines of `---` at the top; and the
     document with empty lines in its place."""
-    found = FRONT.match(document)
+    front = FRONT.match(document)
     data = None
     with suppress(yaml.YAMLError, RecursionError):
-        data = yaml.compose(found[1], yaml.CSafeLoader) if found else None
-    if not found or not isinstance(data, yaml.MappingNode):
+        data = yaml.compose(front[1], yaml.CSafeLoader) if front else None
+    if not front or not isinstance(data, yaml.MappingNode):
         return [], document
     keys = [str(key.value) for key, _ in data.value]
-    return keys, "\n" * found[0].count("\n") + document[found.end() :]
+    return keys, "\n" * front[0].count("\n") + document[front.end() :]
 
 
 def restructured(document: str, left_out: LeftOut = lambda what, which: None, but: Kinds = ()) -> Passages:

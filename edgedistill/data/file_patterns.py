@@ -28,12 +28,12 @@ def matching_files(
 
     The option `place` names the globs, for errors. Raises UserError: no file matches, no data folder.
     """
-    found = dict[Path, None]()
+    matching = dict[Path, None]()
     reading = reading or Reading()
     for pattern in patterns:
         path = Path(pattern)
         if object_store.is_address(pattern):
-            paths = [object_store.noted(each) for each in object_store.listed(pattern)]
+            paths = [object_store.noted(address) for address in object_store.listed(pattern)]
         elif os.path.isdir(path := in_data(pattern, data, place)):
             paths = texts_below(path, reading)
         else:
@@ -42,8 +42,8 @@ def matching_files(
             others = reading.not_read.get(str(path), {}).get("files", [])
             fact = ", but ".join(filter(None, [missing(path), ", ".join(others)]))
             raise UserError(f"{place}: no file matches {pattern!r}: {fact}; check the pattern")
-        found |= dict.fromkeys(paths)
-    return list(found)
+        matching |= dict.fromkeys(paths)
+    return list(matching)
 
 
 def missing(path: Path) -> str:
@@ -98,7 +98,7 @@ def given(patterns: list[str], data: Path | None, place: str) -> tuple[list[str]
     current one; those below it become relative, so that a recipe has them for any machine. Raises as
     `matching_files`."""
     folder = data or Path()
-    patterns = [_below(each, folder.absolute()) for each in patterns]
+    patterns = [_below(pattern, folder.absolute()) for pattern in patterns]
     return patterns, matching_files(patterns, folder, place)
 
 
@@ -167,7 +167,7 @@ def _names(folder: Path, reading: Reading) -> list[str]:
 def _folders(top: Path, reading: Reading) -> list[Path]:
     """A folder and every folder below it, each once; what is reached only by a link comes last. No folder
     that hides behind a dot, and none of npm's packages."""
-    found = list[Path]()
+    folders = list[Path]()
     links = [top]
     seen = set[str]()
     while links:
@@ -177,7 +177,7 @@ def _folders(top: Path, reading: Reading) -> list[Path]:
                 names.clear()
                 continue
             seen.add(real)
-            found.append(Path(folder))
+            folders.append(Path(folder))
             names[:] = sorted(name for name in names if not name.startswith(".") and name != "node_modules")
             links += [Path(folder, name) for name in names if os.path.islink(os.path.join(folder, name))]
-    return found
+    return folders

@@ -232,9 +232,9 @@ def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[i
 
 def _refuse_binary(line: bytes, name: str) -> None:
     """Raise UserError where the first line of a text is that of another kind of file."""
-    for signature, (found, way_out) in SIGNATURES.items():
+    for signature, (what, way_out) in SIGNATURES.items():
         if line.startswith(signature):
-            raise UserError(f"{name}: {found}, not UTF-8 text; {way_out}")
+            raise UserError(f"{name}: {what}, not UTF-8 text; {way_out}")
     if line.count(0) > MOST_NULS * len(line):
         raise UserError(f"{name}: binary, or UTF-16 without a byte order mark; save it as UTF-8 text")
 

@@ -152,8 +152,8 @@ def _cells_of(value: Any, column: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
     if isinstance(value, str):
         yield column, normalize(value)
     elif isinstance(value, dict | list | tuple):
-        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _cells_of(each, (*column, key))
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _cells_of(part, (*column, key))
 
 
 def is_text_file(path: Path) -> bool:
@@ -430,19 +430,19 @@ def _items(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
         if len(data) > MAX_LINE_BYTES:
             fact = f"over {MAX_LINE_BYTES:,} bytes, and a .json file is read whole"
             raise UserError(f"{path}: {fact}; save it as .jsonl, an object a line")
-        found = _parsed(input_file.decoded(data, str(path)))
-    if not isinstance(found, dict):
-        return enumerate(found if isinstance(found, list) else [found], 1)
-    lists = [key for key, value in found.items() if _are_objects(value)]
+        content = _parsed(input_file.decoded(data, str(path)))
+    if not isinstance(content, dict):
+        return enumerate(content if isinstance(content, list) else [content], 1)
+    lists = [key for key, value in content.items() if _are_objects(value)]
     if len(lists) != 1:
-        return enumerate([found], 1)
-    for key in found.keys() - lists:
+        return enumerate([content], 1)
+    for key in content.keys() - lists:
         reading.leave_out(str(path), "keys", key)
-    return enumerate(found[lists[0]], 1)
+    return enumerate(content[lists[0]], 1)
 
 
 def _are_objects(value: Any) -> bool:
-    return isinstance(value, list) and value != [] and all(isinstance(each, dict) for each in value)
+    return isinstance(value, list) and value != [] and all(isinstance(part, dict) for part in value)
 
 
 # numbers as they are written
@@ -451,11 +451,11 @@ _parsed = partial(json.loads, parse_int=str, parse_float=str, object_pairs_hook=
 
 def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, in which a key that stands twice would hide the other."""
-    found = dict(items)
-    if len(found) < len(items):
+    value = dict(items)
+    if len(value) < len(items):
         ((twice, _),) = Counter(key for key, _ in items).most_common(1)
         raise json.JSONDecodeError(f"an object with the key {twice!r} twice", "", 0)
-    return found
+    return value
 
 
 def parquet_batches(
@@ -489,7 +489,7 @@ def _parquet(
             names = batch.schema.names
             _check_columns(path, names, names, field)
             columns_of_batch = [
-                each.cast("string") if _is_number(each.type) else each for each in batch.columns
+                column.cast("string") if _is_number(column.type) else column for column in batch.columns
             ]
             # value by value, so that the row of one that is not UTF-8 is known
             for scalars in zip(*columns_of_batch, strict=True):

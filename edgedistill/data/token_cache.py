@@ -114,10 +114,10 @@ class TokenPass(CorpusPass):
             shards = (TokenCache.open(self.shard(number), self.pad_id) for number in range(self.shards))
             self._write(folder, ((shard.ids, np.diff(shard.offsets), shard.cut) for shard in shards))
 
-        found = TokenCache.open(cached_folder(self.whole, write, self.session.log), self.pad_id)
-        cut = zip(("texts_cut", "tokens_cut"), found.cut, strict=True)
+        tokens = TokenCache.open(cached_folder(self.whole, write, self.session.log), self.pad_id)
+        cut = zip(("texts_cut", "tokens_cut"), tokens.cut, strict=True)
         self.session.reading.add(str(self.whole), dict(cut))
-        return found
+        return tokens
 
     def computed(self, number: int) -> Callable[[Path], None]:
         return partial(self._write, chunks=list(self._tokenized(number)))

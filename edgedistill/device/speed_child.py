@@ -125,8 +125,8 @@ def program(architecture: str) -> Path:
 def _compilers(architecture: str, target: str) -> Iterator[list[str]]:
     """Those that are here; zig's programs are small and need nothing of their machine."""
     zig = ["cc", "-target", target.replace("gnu", "musl")]
-    if found := shutil.which("zig"):
-        yield [found, *zig]
+    if program_file := shutil.which("zig"):
+        yield [program_file, *zig]
     if importlib.util.find_spec("ziglang"):
         yield [sys.executable, "-m", "ziglang", *zig]
     for name in (f"{target}-gcc", "cc"):

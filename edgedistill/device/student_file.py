@@ -36,7 +36,8 @@ from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Log
 
 MAGIC = b"edstudnt"
-VERSION = 5
+VERSION = 6
+UNPACKED = 5  # the version of a file without PACKED products, which older cores open
 START = 16
 FILE = "student.bin"
 STUDENTS = "students.json"  # of a page: [{name, file, size_bytes, languages}]
@@ -45,9 +46,8 @@ NOT_LOADED = shutil.ignore_patterns(
     *("*.c", "*.h", "*.md", "*.ts", "*akefile", "*.swift", "package.json", "cli.js"),
     *("jvm", "swift", "sqlite", "rust"),
 )  # of export/core, by a page
-LANGUAGE = re.compile(r"[a-z]{2,3}(-\w{2,8})?")
 PRECISIONS = ("fp32", "w8", "int8", "w4")
-FLOATS, BYTES, NIBBLES, INT8 = range(4)  # how a matrix is stored
+FLOATS, BYTES, NIBBLES, INT8, PACKED = range(5)  # how a matrix is stored
 ALIGNED = 64
 PADDED = 16
 RUNTIME = "run its bundle with onnxruntime, see export/README.md"
@@ -141,6 +141,7 @@ class _File:
 
     def __init__(self) -> None:
         self.data = bytearray(START)
+        self.version = UNPACKED
 
     def write(self, opened: bundle.Bundle, student: Student, tables: Tables, about: Json) -> bytes:
         golden = golden_file.read(opened.folder, opened.manifest)
@@ -153,7 +154,11 @@ class _File:
             self.product(student.projection)
         if student.weights is not None:
             self.array(student.weights)
-        self._layers(student)
+        for part in student.layers:
+            if isinstance(part, Product):
+                self.product(part)
+            else:
+                self.floats(part)
         for at in range(len(student.dense) + 1):
             if at == student.words_at and student.words is not None:
                 self._table(student.words.rows)
@@ -169,7 +174,7 @@ class _File:
         self.array(np.zeros(0, np.float32) if mean is None else mean)
         self._golden(golden)
         struct.pack_into("<i", self.data, START, len(self.data))
-        self.data[:START] = MAGIC + struct.pack("<II", VERSION, zlib.crc32(self.data[START:]))
+        self.data[:START] = MAGIC + struct.pack("<II", self.version, zlib.crc32(self.data[START:]))
         return bytes(self.data)
 
     def array(self, values: ndarray) -> None:
@@ -239,8 +244,7 @@ class _File:
         self.array(np.array([kind, rows, cols, group, 0, bias is not None, 0], np.int32))
         values = stored.values.reshape(-1)
         if kind == NIBBLES:
-            nibbles = _padded(stored.values, (1, 2)) + 8
-            values = (nibbles[:, ::2] | nibbles[:, 1::2] << 4).astype(np.uint8).reshape(-1)
+            values = _pairs(_padded(stored.values, (1, 2)), 1)
         self.array(values)
         if stored.scales is not None:
             self.array(stored.scales.astype(np.float32).reshape(-1))
@@ -249,46 +253,28 @@ class _File:
 
     def product(self, product: Product) -> None:
         """A weight; in int8 as the core multiplies: blocks of 16 rows, which have 4 columns after each
-        other."""
+        other. Of w4 the 4 bits in that order, and the scales of 16 rows after each other."""
         if not product.is_int8:
             self.matrix(product.weight, product.bias)
             return
-        values = product.weight.values
-        scales = product.weight.scales
+        values, scales, _, _, nibbles, halves = product.weight
         assert scales is not None
         rows, cols = values.shape
+        kind = INT8 if nibbles is None else PACKED
         step = np.float32(product.step).view(np.int32)
-        self.array(np.array([INT8, rows, cols, cols, product.zero, product.bias is not None, step], np.int32))
-        blocks = _padded(values, (PADDED, PADDED))
-        blocks = blocks.reshape(blocks.shape[0] // 16, 16, -1, 4).transpose(0, 2, 1, 3)
-        self.array(blocks.reshape(-1))
+        self.array(np.array([kind, rows, cols, cols, product.zero, product.bias is not None, step], np.int32))
+        blocks = _blocks(values if nibbles is None else nibbles, PADDED, 4)
+        self.array(blocks if nibbles is None else _pairs(blocks, 32))
         self.floats(scales.reshape(-1))
         self.array(_padded(values.astype(np.int32).sum(1, dtype=np.int32), (PADDED,)))
         if product.zero == FIXED:
             assert product.factors is not None
-            self.floats(product.factors)
+            self.array(np.pad(product.factors, (0, -cols % PADDED), constant_values=1).astype(np.float32))
+        if halves is not None:
+            self.version = VERSION
+            self.array(_blocks(halves, 1, 1).astype(np.float16))
         if product.bias is not None:
             self.floats(product.bias)
-
-    def _layers(self, student: Student) -> None:
-        for direction in student.directions:
-            self.product(direction)
-        if student.positions is None:
-            return
-        self.matrix(student.positions)
-        self._vectors(student.norm)
-        for layer in student.layers:
-            for part in layer:
-                if isinstance(part, Product):
-                    self.product(part)
-                else:
-                    self._vectors(part)
-        if student.again is not None:
-            self.floats(student.again)
-
-    def _vectors(self, vectors: list[ndarray]) -> None:
-        for vector in vectors:
-            self.floats(vector)
 
     def _dense(self, dense: Dense) -> None:
         self.array(np.array([ACTIVATIONS.index(dense.activation), dense.from_unit], np.int32))
@@ -305,7 +291,6 @@ class _File:
 
 def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
     """The numbers of ed_header in edgedistill.c, in its order."""
-    numbers = student.numbers
     labels = len(opened.labels)
     threshold = opened.manifest["precisions"][opened.precision]["parity"]["threshold"]
     layer = student.projection.weight.values if student.projection is not None else None
@@ -315,13 +300,13 @@ def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
         "model": MODELS.index(tables.model),
         "tokens": student.table.tokens,
         "width": student.table.width if layer is None else len(layer),
-        "layers": numbers.get("layers", 0),
-        "times": numbers.get("times", 1),
-        "heads": numbers.get("heads", 1),
-        "inner": numbers.get("inner", 1),
-        "activation": ACTIVATIONS.index(numbers.get("activation", "Gelu")),
-        "positions": numbers.get("positions", 0),
-        "first_position": numbers.get("first_position", 0),
+        "layers": 0,
+        "times": 1,
+        "heads": 1,
+        "inner": 1,
+        "activation": 0,
+        "positions": 0,
+        "first_position": 0,
         "max_tokens": opened.max_tokens,
         "pooling": POOLINGS.index(student.pooling),
         "denses": len(student.dense),
@@ -333,21 +318,20 @@ def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
         "unknown": tables.unknown,
         "longest_word": tables.longest_word,
         "composes": tables.composes,
+        "int8_range": opened.calibration.int8_range,
+        "epsilon": 0,
+        "least": 1 - threshold if labels else threshold,
     }
-    least = 1 - threshold if labels else threshold
-    floats = opened.calibration.int8_range, numbers.get("epsilon", 0), least
-    return struct.pack(f"<{len(fields)}i3f", *fields.values(), *floats)
+    return struct.pack(f"<{len(fields) - 3}i3f", *(fields | student.numbers).values())
 
 
 def _about(opened: bundle.Bundle) -> Json:
     """What callers show of a student, and compare before they mix embeddings."""
     manifest = opened.manifest
-    column = ((manifest.get("recipe") or {}).get("rows") or {}).get("column")
-    named: list[Any] = bundle_location.languages(manifest) or [column]
     return {
         "name": manifest["name"],
         "precision": opened.precision,
-        "languages": [code for code in named if LANGUAGE.fullmatch(str(code))],
+        "languages": bundle_location.languages(manifest),
         "space": manifest.get("space"),
     }
 
@@ -355,3 +339,15 @@ def _about(opened: bundle.Bundle) -> Json:
 def _padded(values: ndarray, to: tuple[int, ...]) -> ndarray:
     """Zeros behind each dimension, up to a multiple."""
     return np.pad(values, [(0, -size % multiple) for size, multiple in zip(values.shape, to, strict=True)])
+
+
+def _blocks(values: ndarray, to: int, each: int) -> ndarray:
+    """Of 16 rows at a time, `each` columns of every one after each other; zeros up to `to` columns."""
+    padded = _padded(values, (PADDED, to))
+    return padded.reshape(-1, PADDED, padded.shape[1] // each, each).transpose(0, 2, 1, 3).reshape(-1)
+
+
+def _pairs(values: ndarray, apart: int) -> ndarray:
+    """Two values of 4 bits around 0 in a byte, so many from each other, the first in the lower bits."""
+    pairs = (values + 8).astype(np.uint8).reshape(-1, 2, apart)
+    return (pairs[:, 0] | pairs[:, 1] << 4).reshape(-1)

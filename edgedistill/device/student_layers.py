@@ -73,7 +73,7 @@ class Words(NamedTuple):
 
 @dataclass
 class Student:
-    """All layers of a student; see edgedistill.c for what each is."""
+    """All parts of a student; see edgedistill.c for what each is, and in which order `layers` are."""
 
     kind: str
     table: Table
@@ -84,11 +84,7 @@ class Student:
     words_at: int  # how many dense layers come before the words; -1 without these
     numbers: Json = field(default_factory=dict)
     weights: ndarray | None = None
-    positions: Stored | None = None
-    norm: list[ndarray] = field(default_factory=list)
-    layers: list[list[Any]] = field(default_factory=list)
-    again: ndarray | None = None
-    directions: list[Product] = field(default_factory=list)
+    layers: list[Product | ndarray] = field(default_factory=list)
 
 
 def read(graph: GraphWeights, output: str) -> Student:
@@ -132,10 +128,7 @@ def product(graph: GraphWeights, names: list[str], biases: list[str]) -> Product
         kinds = {(part.is_int8, part.weight.bits, part.weight.group) for part in parts}
         if len(kinds) > 1:
             raise _unknown(graph, f"multiplies {names[0]} and {names[1]} in two precisions")
-        values = np.concatenate([part.weight.values for part in parts])
-        scales = [part.weight.scales for part in parts if part.weight.scales is not None]
-        weight = joined.weight._replace(values=values, scales=np.concatenate(scales) if scales else None)
-        joined = joined._replace(weight=weight)
+        joined = joined._replace(weight=Stored(*map(_joined, *(part.weight for part in parts))))
     if not any(map(graph.has, biases)):
         return joined
     bias = [
@@ -143,6 +136,10 @@ def product(graph: GraphWeights, names: list[str], biases: list[str]) -> Product
         for name, part in zip(biases, parts, strict=True)
     ]
     return joined._replace(bias=np.concatenate(bias))
+
+
+def _joined(*values: Any) -> Any:
+    return np.concatenate(values) if isinstance(values[0], ndarray) else values[0]
 
 
 def _product(graph: GraphWeights, name: str) -> Product:
@@ -301,7 +298,7 @@ def _bilstm(graph: GraphWeights) -> Json:
             directions.append(Product(_direction(inputs, way), bias=of_inputs + of_states))
             directions.append(Product(_direction(states, way)))
     inner = directions[1].weight.values.shape[1]
-    return {"directions": directions, "numbers": {"layers": layers, "inner": inner}}
+    return {"layers": directions, "numbers": {"layers": layers, "inner": inner}}
 
 
 def _direction(both: Stored, way: int) -> Stored:
@@ -317,7 +314,7 @@ def _bert(graph: GraphWeights) -> Json:
     if len(attentions) % max(count, 1):
         raise _unknown(graph, f"has {len(attentions)} attentions of {count} layers")
     norms = [node for node in graph.nodes if node.kind == "LayerNormalization"]
-    layers = [_layer(graph, LAYER.format(at)) for at in range(count)]
+    layers = [part for at in range(count) for part in _layer(graph, LAYER.format(at))]
     again = LAYER.format(count - 1) + "output.LayerNorm.bias[again]"
     embeddings = "model.embeddings"
     positions = graph.stored(f"{embeddings}.position_embeddings.weight[segments]")
@@ -325,19 +322,16 @@ def _bert(graph: GraphWeights) -> Json:
         "layers": count,
         "times": len(attentions) // max(count, 1) or 1,
         "heads": _heads(graph, attentions),
-        "inner": len(layers[0][3].weight.values) if layers else 1,
-        "activation": _activation(graph),
+        "inner": len(layers[4].weight.values) if layers else 1,
+        "activation": ACTIVATIONS.index(_activation(graph)),
         "positions": len(positions.values),
         "first_position": _first_position(graph),
         "epsilon": norms[0].attributes["epsilon"],
     }
-    return {
-        "numbers": numbers,
-        "positions": positions,
-        "norm": _norm(graph, f"{embeddings}.LayerNorm"),
-        "layers": layers,
-        "again": graph.array(again) if graph.has(again) else None,
-    }
+    parts = [Product(positions), *_norm(graph, f"{embeddings}.LayerNorm"), *layers]
+    if graph.has(again):
+        parts.append(graph.array(again))
+    return {"numbers": numbers, "layers": parts}
 
 
 def _activation(graph: GraphWeights) -> str:
@@ -376,10 +370,10 @@ def _layer(graph: GraphWeights, name: str) -> list[Any]:
     return [
         product(graph, weights, biases),
         product(graph, [f"{name}attention.output.dense.weight.T"], []),
-        _norm(graph, f"{name}attention.output.LayerNorm"),
+        *_norm(graph, f"{name}attention.output.LayerNorm"),
         product(graph, [f"{inner}.weight.T"], [f"{inner}.bias"]),
         product(graph, [f"{name}output.dense.weight.T"], []),
-        _norm(graph, f"{name}output.LayerNorm"),
+        *_norm(graph, f"{name}output.LayerNorm"),
     ]
 
 

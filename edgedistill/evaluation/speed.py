@@ -71,7 +71,8 @@ class Runner(NamedTuple):
                 f"--runner {name}: not a command line ({first_line(error)}); close its quotes"
             ) from None
         if not command or shutil.which(command[0]) is None:
-            raise UserError(f"--runner: {unknown_name('runner or program', name, [OWN, *PROGRAMS])}")
+            known = [OWN, *PROGRAMS, "adb", "ssh://USER@HOST"]
+            raise UserError(f"--runner or --on: {unknown_name('program or machine', name, known)}")
         return cls(shlex.join(map(files.portable, command)), tuple(command))
 
     @property
@@ -199,9 +200,9 @@ def measure(
                 "seconds": plan.seconds,
             }
             rounds.append(ask(target.runner, request))
-    *own, again = timed
-    pooled = [summary(rounds, plan) for rounds in own]
-    compare([target.title for target in targets], pooled, own, again, plan)
+    *first, again = timed
+    pooled = [summary(rounds, plan) for rounds in first]
+    compare([target.title for target in targets], pooled, first, again, plan)
     return pooled
 
 

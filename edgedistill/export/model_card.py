@@ -11,9 +11,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 
 from edgedistill import recipe
-from edgedistill.data.corpus import ADDED, DOCUMENTATION, PARAGRAPHS, PASSAGES
+from edgedistill.data.corpus import ADDED, PARAGRAPHS, PASSAGES
 from edgedistill.files import Json
 from edgedistill.precisions import PRECISIONS, fastest_first
+from edgedistill.runtime import bundle_location
 
 MOST_FILES = 20  # more files without licences are one row
 # Names of sources that records keep, as readers see them.
@@ -21,7 +22,7 @@ SHOWN = {
     PARAGRAPHS: "paragraphs joined from the lines above",
     PASSAGES: "sentences of the texts above, and runs of them",
 }
-LICENCES = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "PSF-2.0"}
+LICENCES = {**dict.fromkeys(SHOWN, "those of the files above"), **bundle_location.LICENCES}
 # How transformers.js names the files that it looks for.
 DTYPES = {name: row.dtype for name, row in PRECISIONS.items() if row.dtype}
 

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from edgedistill import files, recipe, resolve
-from edgedistill.errors import CheckFailed, UserError
+from edgedistill.errors import CheckFailed, UserError, as_options
 from edgedistill.export import bundle_writer, model_source
 from edgedistill.fitting import judge, plan, record, texts
 from edgedistill.fitting.plan import Fit
@@ -59,7 +59,7 @@ def fit(request: FitRequest, out: Path, session: Session, resume: bool = False) 
 def _check_teacher(teacher: recipe.Teacher) -> None:
     """Raise UserError for what cannot teach, before anything is opened."""
     if not resolve.is_run(teacher.model):
-        with texts.as_options({"--teacher.model": "--teacher", "set --teacher.": "give --"}):
+        with as_options({"--teacher.model": "--teacher", "set --teacher.": "give --"}):
             folder = resolve.teacher_files(teacher, "--teacher")
         model_source.check_encoder(folder, str(teacher.model), teacher.pooling, "teach")
 
@@ -117,8 +117,8 @@ def train_candidates(fit: Fit) -> None:
     first = FIRST_SHARE if len(chosen) > 1 else 1.0
     for number, costed in enumerate(chosen, 1):
         _train(fit, costed.shape.name, costed, first * number / len(chosen))
-    trained = [each for each in ranked(fit.state) if each.steps]
-    if len(chosen) > 1 and trained and not any(each.name.endswith(LONGER) for each in trained):
+    trained = [candidate for candidate in ranked(fit.state) if candidate.steps]
+    if len(chosen) > 1 and trained and not any(candidate.name.endswith(LONGER) for candidate in trained):
         _train(fit, trained[0].name + LONGER, trained[0], 1.0)
 
 
@@ -134,11 +134,11 @@ def _train(fit: Fit, name: str, costed: Costed, end: float) -> None:
     left."""
     began, total = fit.state.planned_s or 0.0, 60 * fit.request.minutes
     finish = total * (1 - plan.FINISH_SHARE) - plan.FINISH_S
-    known = [each for each in fit.state.candidates if each.done]
-    known = [each for each in known if each.shape == costed.shape] or known
-    setup = max((each.setup_s for each in known), default=0.0)
+    known = [candidate for candidate in fit.state.candidates if candidate.done]
+    known = [candidate for candidate in known if candidate.shape == costed.shape] or known
+    setup = max((candidate.setup_s for candidate in known), default=0.0)
     seconds = began + end * (finish - began) - fit.spent_s - setup
-    if seconds < plan.LEAST_TRIAL_S and any(each.steps for each in known):
+    if seconds < plan.LEAST_TRIAL_S and any(candidate.steps for candidate in known):
         fit.session.log(f"{name}: left out, too little time to train it")
         return
     fit.measure(name, costed, max(seconds, plan.LEAST_TRIAL_S) / 60)
@@ -162,7 +162,7 @@ def ranked(state: State) -> list[Candidate]:
 def choose(fit: Fit) -> tuple[Candidate, dict[str, Any]]:
     """Export the best candidates, the best first, until one passes: parity, size, p50. Returns it, and the
     entry `winner` of fit.json. Raises CheckFailed where none passes."""
-    problems = [f"{each.name}: {each.problem}" for each in fit.state.candidates if each.problem]
+    problems = [f"{failed.name}: {failed.problem}" for failed in fit.state.candidates if failed.problem]
     for candidate in ranked(fit.state):
         try:
             winner = _exported(fit, candidate)
@@ -172,8 +172,8 @@ def choose(fit: Fit) -> tuple[Candidate, dict[str, Any]]:
             continue
         _write_recipe(fit, candidate)
         return candidate, winner
-    failed = "\n".join([f"{fit.folder}: no candidate could be trained and passed its checks", *problems])
-    raise CheckFailed(failed, {"problems": problems})
+    fact = "\n".join([f"{fit.folder}: no candidate could be trained and passed its checks", *problems])
+    raise CheckFailed(fact, {"problems": problems})
 
 
 def _write_recipe(fit: Fit, candidate: Candidate) -> None:
@@ -234,7 +234,7 @@ def verdict(state: State, chosen: Candidate) -> str:
         return (
             "trained from the teacher's own weights: no shipped student knows the texts and fits the budget"
         )
-    after = next((each for each in [chosen, *ranked(state)] if each.steps), chosen)
+    after = next((candidate for candidate in [chosen, *ranked(state)] if candidate.steps), chosen)
     compared = judge.verdict(state.start.measures, after.measures, state.teacher_measures or {})
     return f"{after.name} beside {state.start.name}: {compared}"
 

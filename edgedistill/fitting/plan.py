@@ -57,9 +57,9 @@ class Fit:
     session: Session
     began: float
 
-    def record(self, **found: Any) -> None:
+    def record(self, **facts: Any) -> None:
         """Set what was found or decided in the state, and write it."""
-        for name, value in {**found, "spent_s": self.spent_s}.items():
+        for name, value in {**facts, "spent_s": self.spent_s}.items():
             setattr(self.state, name, value)
         self.state.write(self.folder)
 
@@ -92,8 +92,7 @@ class Fit:
     @cached_property
     def queries(self) -> dict[str, queries.Queries]:
         """The user's queries that search is measured with. Raises UserError where BM25 finds no words."""
-        pairs = self.sources.of_stage(PAIRS) if self.sources.tables else None
-        return queries.asked(self.corpus, self.sources.of.held_out, pairs)
+        return queries.asked(self.sources)
 
     @cached_property
     def judge(self) -> Judge:
@@ -173,8 +172,8 @@ class Fit:
             candidate.measures = self.judge.measures(encoder(student, candidate.precision))
         except UserError as error:
             candidate.problem = error.problems[0]
-        found = candidate.problem or f"score {100 * candidate.measures['score']:.1f}"
-        self.session.log(f"{name}: {found} after {candidate.steps:,} steps")
+        outcome = candidate.problem or f"score {100 * candidate.measures['score']:.1f}"
+        self.session.log(f"{name}: {outcome} after {candidate.steps:,} steps")
         candidate.seconds = round(time.monotonic() - started, 2)
         self.record()
 

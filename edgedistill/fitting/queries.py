@@ -17,15 +17,14 @@ import numpy as np
 
 from edgedistill import recipe
 from edgedistill.data import file_patterns, made_tuples, rows
-from edgedistill.data.corpus import Corpus
 from edgedistill.data.rows import Rows
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, as_options
 from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import Encoder, Remembered
 from edgedistill.evaluation.suites.retrieval import BESIDE
 from edgedistill.evaluation.suites.suite_files import Search
-from edgedistill.fitting.texts import as_options
 from edgedistill.session import Session
+from edgedistill.training.training_sources import TrainingSources
 
 PAIR_BATCH, PAIR_WEIGHT, PAIR_RATE = 32, 0.4, 0.75  # the rate: of the learning rate on the texts
 PAIR_SHARE, PAIR_EPOCHS = 0.2, 6.0  # of the steps on texts; at most so many passes
@@ -76,14 +75,14 @@ def counted(pairs: Pairs, session: Session) -> Pairs:
     if pairs.query_column == pairs.text_column:
         fact = f"{pairs.text_column!r} is the column of queries too"
         raise UserError(f"--text-column: {fact}; name that of the texts which answer them")
-    found = relative(pairs, session)
-    whole = found.read(session)
+    pairs = relative(pairs, session)
+    whole = pairs.read(session)
     queries = len(whole.sides[0])
     if queries < FEWEST_PAIRS:
         raise UserError(f"--pairs: {queries} distinct queries, at least {FEWEST_PAIRS} are needed; add pairs")
     kept = held_out(queries, 5)
     session.log(f"{len(whole):,} pairs of {queries:,} queries, {kept:,} of them held out")
-    return replace(found, held_out=kept, rows=round(len(whole) * (1 - kept / queries)))
+    return replace(pairs, held_out=kept, rows=round(len(whole) * (1 - kept / queries)))
 
 
 def relative(pairs: Pairs, session: Session) -> Pairs:
@@ -161,17 +160,18 @@ def of_answers(answers: Mapping[str, list[str]], others: Iterable[str]) -> Queri
     return queries
 
 
-def asked(texts: Corpus, whole: int, pairs: Rows | None) -> dict[str, Queries]:
-    """Queries by what they are of, see TITLES: one of each of the first `whole` held-out texts that has
-    several sentences, and those that are held out of pairs.
+def asked(sources: TrainingSources) -> dict[str, Queries]:
+    """Queries by what they are of, see TITLES: one of each held-out text that has several sentences, and
+    those that the pairs hold out, the rows of a stage.
 
     Raises UserError where BM25 finds no words in the texts.
     """
-    found = dict[str, Queries]()
+    collections = dict[str, Queries]()
+    texts, whole = sources.texts.sides[0], sources.of.held_out
     mine = texts.own - whole
     if made := _made(texts.texts(texts.held_out[: min(whole, MOST_QUERIES)])):
-        found["made"] = of_answers(made, texts.texts(texts.spread(MOST_TEXTS - len(made), 0, mine)))
-    if pairs is not None:
+        collections["made"] = of_answers(made, texts.texts(texts.spread(MOST_TEXTS - len(made), 0, mine)))
+    for pairs in map(sources.of_stage, sources.tables):
         answers: dict[str, list[str]] = {}
         queries, documents = pairs.sides
         for query, answer in pairs.index[pairs.held_out].tolist():
@@ -179,8 +179,8 @@ def asked(texts: Corpus, whole: int, pairs: Rows | None) -> dict[str, Queries]:
         answers = dict(list(answers.items())[:MOST_QUERIES])
         others = documents.texts(documents.spread(MOST_TEXTS // 2))
         others += texts.texts(texts.spread(MOST_TEXTS - len(others) - len(answers), 0, mine))
-        found["own"] = of_answers(answers, others)
-    return found
+        collections["own"] = of_answers(answers, others)
+    return collections
 
 
 def _made(texts: list[str]) -> dict[str, list[str]]:
@@ -201,23 +201,24 @@ def compared(
     the best one of the encoder `chosen` on the user's own queries, else on those made of the texts."""
     if not asked:
         return {}
-    session.log(f"searching with {sum(len(of.queries) for of in asked.values()):,} queries")
+    session.log(f"searching with {sum(len(collection.queries) for collection in asked.values()):,} queries")
     remembered = {
-        who: Encoder(Remembered(of.text), Remembered(of.query), Remembered(of.document))
-        for who, of in encoders.items()
+        who: Encoder(Remembered(encoder.text), Remembered(encoder.query), Remembered(encoder.document))
+        for who, encoder in encoders.items()
     }
 
-    def found(name: str, weight: float) -> dict[str, Any]:
-        rankings = {who: asked[name].rankings(encoder, Search(weight)) for who, encoder in remembered.items()}
+    def searched(name: str, weight: float) -> dict[str, Any]:
+        collection = asked[name]
+        rankings = {who: collection.rankings(encoder, Search(weight)) for who, encoder in remembered.items()}
         beside = {who: by_title[BESIDE] for who, by_title in rankings.items()}
         return {
-            "queries": len(asked[name].queries),
-            "texts": len(asked[name].documents),
+            "queries": len(collection.queries),
+            "texts": len(collection.documents),
             "ndcg_at_10": {who: by_title[""]["ndcg_at_10"] for who, by_title in rankings.items()},
             "with_bm25": {who: measures["ndcg_at_10"] for who, measures in beside.items()},
             "bm25": beside[chosen]["bm25"]["ndcg_at_10"],
         }
 
     judged = "own" if "own" in asked else "made"
-    weight = max(WEIGHTS, key=lambda weight: found(judged, weight)["with_bm25"][chosen])
-    return {"bm25_weight": weight, **{name: found(name, weight) for name in asked}}
+    weight = max(WEIGHTS, key=lambda weight: searched(judged, weight)["with_bm25"][chosen])
+    return {"bm25_weight": weight, **{name: searched(name, weight) for name in asked}}

@@ -169,6 +169,6 @@ def result(folder: Path) -> dict[str, Any] | None:
     path = folder / RESULT
     if not path.exists():
         return None
-    found = files.read_json(path)
-    run = folder / TRIALS / found["winner"]["candidate"]
-    return {**found, "recipe": str(folder / RECIPE), "bundle": str(folder / BUNDLE), "run": str(run)}
+    content = files.read_json(path)
+    run = folder / TRIALS / content["winner"]["candidate"]
+    return {**content, "recipe": str(folder / RECIPE), "bundle": str(folder / BUNDLE), "run": str(run)}

@@ -245,25 +245,25 @@ def finished_stage(kind: str) -> dict[str, Any]:
     return {**settings, "batch": 64, "initial_share": INITIAL_SHARE, "rehearsal": REHEARSAL}
 
 
-def targets(own: int, dims: float) -> dict[str, Any]:
-    """The recipe's `targets` of a student that keeps its own space, of `own` dimensions: the embeddings of
+def targets(width: int, dims: float) -> dict[str, Any]:
+    """The recipe's `targets` of a student that keeps its own space, of `width` dimensions: the embeddings of
     another teacher, of `dims`, rotated to where the student has them. Several teachers have more than its
     own: infinite ones. Cosines among texts stay as they are."""
-    if dims < own:
-        return {"dims": own, "reduce": {"kind": "ridge"}}
-    reduce = {"kind": "pca", "centre": False} if dims > own else {"kind": "none"}
-    return {"dims": own, "reduce": reduce, "align": "procrustes"}
+    if dims < width:
+        return {"dims": width, "reduce": {"kind": "ridge"}}
+    reduce = {"kind": "pca", "centre": False} if dims > width else {"kind": "none"}
+    return {"dims": width, "reduce": reduce, "align": "procrustes"}
 
 
-def in_own_space(described: dict[str, Any], own: int, dims: int) -> dict[str, Any]:
-    """A start's recipe for another teacher, of `dims` dimensions, that leaves it its space of `own`
+def in_own_space(described: dict[str, Any], width: int, dims: int) -> dict[str, Any]:
+    """A start's recipe for another teacher, of `dims` dimensions, that leaves it its space of `width`
     dimensions."""
     first, *behind = described["stages"]
     stages = [{"rehearsal": REHEARSAL, **first, "initial_share": FOREIGN_SHARE}, *behind]
     if first.get("optimizer") == "adamw":
         stages[0]["learning_rate"] = FOREIGN_RATE
     student = {key: value for key, value in described["student"].items() if key != "head"}
-    return {**described, "student": student, "targets": targets(own, dims), "stages": stages}
+    return {**described, "student": student, "targets": targets(width, dims), "stages": stages}
 
 
 # ---- found
@@ -305,10 +305,10 @@ def _layers(encoder: TeacherEncoder, weights: str, most: int) -> Layers:
     """The layers of an encoder, for texts of at most so many tokens. Raises UserError where students cannot
     take them."""
     start = recipe.Bert(kind="bert", weights="teacher")
-    found = weight_source.find(start, Models(encoder), encoder.tokenizer)
-    assert found is not None, "these weights are not random"
-    config = found.model.config
-    first = bert_layers.first_position(found.layers.pad)
+    source = weight_source.find(start, Models(encoder), encoder.tokenizer)
+    assert source is not None, "these weights are not random"
+    config = source.model.config
+    first = bert_layers.first_position(source.layers.pad)
     positions = min(MAX_TOKENS + first, config.max_position_embeddings)
     return Layers(
         weights,

@@ -19,7 +19,7 @@ from edgedistill.quantization import int8
 from edgedistill.runtime import onnx_session
 from edgedistill.session import Session, wrapped
 from edgedistill.students import classifier, graph, kinds
-from edgedistill.training import teacher_cache
+from edgedistill.training import cache_passes
 from edgedistill.training.open_recipe import Opened, open_recipe
 
 Cost = dict[str, Any]  # of a recipe, as the JSON of `check` has it
@@ -58,7 +58,7 @@ def _cost(opened: Opened, session: Session) -> Cost:
     student = opened.student.module
     corpus = opened.texts
     labelled = opened.labelled
-    missing = teacher_cache.passes(opened, session)
+    missing = cache_passes.passes(opened, session)
     samples = training_time.training_samples(opened)
     cost = {
         "name": opened.spec.name,
@@ -74,7 +74,7 @@ def _cost(opened: Opened, session: Session) -> Cost:
         cost["labelled"] = {"train": len(task.train), "dev": len(task.dev)}
         if labelled.spec.augment is not None:  # the most that the transfer set can hold
             cost["labelled"]["transfer"] = labelled.rows
-    for tokens in teacher_cache.token_passes(opened, session):
+    for tokens in cache_passes.token_passes(opened, session):
         tokens.open()
     if corpus is not None:
         cost["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}

@@ -380,8 +380,8 @@ class Rows(Table):
 
 
 def row_sources(stages: list[Json]) -> list[Json]:
-    """For each stage that reads tables of its own a source, as records list them: `name` and `licence`; the
-    number of rows is not recorded.
+    """Each file or data set that a stage reads as rows of its own, as records list sources: `name` and
+    `licence`; the number of rows is not recorded.
 
     stages: of a dumped recipe.
     """
@@ -392,7 +392,8 @@ def row_sources(stages: list[Json]) -> list[Json]:
             tables = rows.get("tables") or [rows]
             files = [Path(file).name for table in tables for file in table.get("files") or ()]
             files += [table["dataset"] for table in tables if table.get("dataset")]
-            licences = dict.fromkeys((rows.get("licences") or {}).values())
-            name = f"rows of the stage {stage['name']}: {', '.join(files)}"
-            sources.append({"name": name, "licence": ", ".join(licences) or None})
+            licences = rows.get("licences") or {}
+            sources += [
+                {"name": f"{file} (stage {stage['name']})", "licence": licences.get(file)} for file in files
+            ]
     return sources

@@ -60,19 +60,19 @@ def given_texts(texts: Iterable[str], name: str = "texts", expected: str = "a li
     return strings
 
 
-def our_names(function: str, others: Mapping[str, Any], given: Mapping[str, Any]) -> Json:
+def our_names(function: str, others: Mapping[str, Any], options: Mapping[str, Any]) -> Json:
     """The parameters that a function was `given`, and with them `others` by our names: those that
     sentence-transformers names otherwise. Its batch_size is taken and not used.
 
     Raises UserError, a line for each, for those that work in another way here, or that nobody knows.
     """
-    parameters = dict(given)
+    parameters = dict(options)
     problems = []
     for name, value in others.items():
-        if (ours := SAME.get(name, "")) in given:
+        if (ours := SAME.get(name, "")) in options:
             parameters[ours] = value
         elif name != UNUSED and (name not in HOLDS or value != HOLDS[name]):
-            fact = IN_PLACE.get(name) or unknown_name("parameter", name, given)
+            fact = IN_PLACE.get(name) or unknown_name("parameter", name, options)
             problems.append(f"{function}: {name}={value!r}: {fact}")
     if problems:
         raise UserError(*problems)

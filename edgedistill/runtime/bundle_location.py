@@ -13,8 +13,12 @@ from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
 
 SCORES = files.PACKAGE / "shipped/bundles/scores.json"  # bench/documents.py writes it from the reports
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # ./x and /x are only folders
+LANGUAGE = re.compile(r"[a-z]{2,3}(-\w{2,8})?")
+DOCUMENTATION = "Python's documentation"  # the texts that ship, as records name them
+LICENCES = {DOCUMENTATION: "PSF-2.0"}
 SEARCH = "search-test"
 SCORED = {"sts7": "STS", SEARCH: "search"}  # suites of every student, and their titles
+CHOICE = "Smallest: micro. Best STS: nano. Best search: small. Several languages: multi."
 FOLDER = Path("bundles")  # where `edgedistill export` writes, and where plain names are looked up
 
 
@@ -118,10 +122,13 @@ def _not_found(name: str) -> str:
 
 
 def languages(manifest: Json) -> list[str]:
-    """The languages of the pairs of texts that a student learned from; none where it learned from texts."""
+    """The languages that a student was trained on: those of its pairs, else of the column of its texts, where
+    that has a language's code for a name (`en`)."""
     rows = (manifest.get("recipe") or {}).get("rows") or {}
     tables = rows.get("tables") or [rows]
-    return list(dict.fromkeys(language for table in tables for language in table.get("languages") or ()))
+    named = [str(language) for table in tables for language in table.get("languages") or ()]
+    named = named or re.findall(r"^[a-z]{2}$", str(rows.get("column")))
+    return list(dict.fromkeys(filter(LANGUAGE.fullmatch, named)))
 
 
 def shipped() -> list[Json]:
@@ -129,29 +136,36 @@ def shipped() -> list[Json]:
     size_bytes, scores, licences}.
 
     size_bytes is that of the graph and tokenizer.json, which a device needs. scores are averages of suites,
-    0 to 1. licences are those of the teacher and of the texts that the student was trained on.
+    0 to 1. licences are those of the teachers and of the texts of all trainings of the student.
     """
     students = []
-    paths = files.shipped("bundle")
     for name, scores in files.read_json(SCORES).items():
-        folder = paths[name].parent
-        manifest = files.read_json(paths[name])
-        recipe = manifest["recipe"]
-        rows = recipe["rows"]
+        folder = files.shipped("bundle")[name].parent
+        manifest = files.read_json(folder / "manifest.json")
         graphs = manifest["precisions"].values()
-        licences = [*(teacher["licence"] for teacher in manifest["run"]["teachers"])]
-        for part in (recipe, *recipe["stages"]):
-            licences += (part["rows"] or {}).get("licences", {}).values()
-        student = {
-            "name": name,
-            "folder": str(folder),
-            "about": recipe["about"],
-            "languages": languages(manifest) or [rows["column"]],
-            "max_tokens": manifest["max_tokens"],
-            "size_bytes": sum(graph["size_bytes"] for graph in graphs)
-            + (folder / "tokenizer.json").stat().st_size,
-            "scores": scores,
-            "licences": list({licence.lower(): licence for licence in licences}.values()),
-        }
-        students.append(student)
+        students.append(
+            {
+                "name": name,
+                "folder": str(folder),
+                "about": manifest["recipe"]["about"],
+                "languages": languages(manifest),
+                "max_tokens": manifest["max_tokens"],
+                "size_bytes": sum(graph["size_bytes"] for graph in graphs)
+                + (folder / "tokenizer.json").stat().st_size,
+                "scores": scores,
+                "licences": _licences(manifest["recipe"], manifest["run"]),
+            }
+        )
     return students
+
+
+def _licences(recorded: Json, run: Json) -> list[str]:
+    """The licences of what a student was trained on, also in earlier trainings, once each whatever their
+    letters."""
+    read = run["teachers"] + run["corpus"]["sources"]
+    for each in run.get("earlier", []):
+        read += each["teachers"] + each["sources"] + each["tuples"]
+    stated = [row.get("licence") or LICENCES.get(row["name"]) for row in read]
+    for part in (recorded, *recorded["stages"]):
+        stated += (part["rows"] or {}).get("licences", {}).values()
+    return list({licence.lower(): licence for licence in filter(None, stated)}.values())

@@ -70,12 +70,18 @@ class Tensor(NamedTuple):
 
 class Stored(NamedTuple):
     """A constant as it is stored: integers around 0, of which `group` along the last dimension share one of
-    `scales`; or floats, or integers that are none of these, without scales."""
+    `scales`; or floats, or integers that are none of these, without scales.
+
+    Where a product restores its 8 bits from 4, these are the `nibbles` around 0, and `halves` the scales of
+    GROUP of them, in float16.
+    """
 
     values: ndarray
     scales: ndarray | None = None
     group: int = 0
     bits: int = 8
+    nibbles: ndarray | None = None
+    halves: ndarray | None = None
 
     @property
     def plain(self) -> ndarray:
@@ -184,13 +190,15 @@ class GraphWeights:
 
     def _from_four_bits(self, node: Node, stored: str) -> Stored:
         """The 8 bits that a product multiplies with: onnxruntime makes them of the 4 that are stored."""
-        values = _nibbles(self._values(stored)).astype(np.float32) - 8
         scales, factors, step = self.array(f"{stored}_scale"), self.factors(node), self.array(node.inputs[3])
-        even = (values.reshape(*scales.shape[:2], GROUP) * scales).reshape(len(values), -1)
+        nibbles = _nibbles(self._values(stored)).astype(np.float32).reshape(len(scales), -1) - 8
+        even = (nibbles.reshape(*scales.shape[:2], GROUP) * scales).reshape(nibbles.shape)
         for writer in self._restoring(node.inputs[1]):
             even = even[:, : self._values(writer.inputs[2])[0]] if writer.kind == "Slice" else even
         even = even if factors is None else even / factors
-        return Stored(np.rint(even).astype(np.int8), step.reshape(-1, 1), even.shape[1])
+        columns = even.shape[1]
+        values = np.rint(even).astype(np.int8)
+        return Stored(values, step.reshape(-1, 1), columns, 8, nibbles[:, :columns], scales[..., 0])
 
     def _in_blocks(self, node: Node) -> Stored:
         """The weight of a MatMulNBits of 8 bits: symmetric, in groups along its inputs."""

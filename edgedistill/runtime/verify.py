@@ -33,11 +33,11 @@ def verify(name: str | Path, device: str = "cpu") -> Json:
     """
     folder, asked = locate(name)
     manifest = manifests.read(folder)
-    pair = manifest["kind"] == PAIR
-    if asked and not pair:
-        choose_precision(manifest, folder, asked)
     entries = manifest.get("precisions", {})
     place = folder / "manifest.json"
+    pair = manifest["kind"] == PAIR
+    if asked and not pair:
+        entries = {asked: entries[choose_precision(manifest, folder, asked)]}
     needed = {"parity.json", "tokenizer.json", *(entry["file"] for entry in entries.values())}
     if pair:
         needed = {f"{side}/manifest.json" for side in SIDES}
@@ -58,8 +58,7 @@ def verify(name: str | Path, device: str = "cpu") -> Json:
         return result
     golden = golden_file.read(folder, manifest)
     result["texts"], measure = len(golden.items), golden.measure
-    for precision in [asked] if asked else entries:
-        entry = entries[precision]
+    for precision, entry in entries.items():
         opened = load(folder, precision=precision, device=device)
         if not result["precisions"]:  # all precisions share the tokenizer
             for at, *_ in golden_file.different_ids(opened, golden):
@@ -69,8 +68,8 @@ def verify(name: str | Path, device: str = "cpu") -> Json:
         at = measure.worst_of(values)
         if fact := measure.problem(values[at], threshold, precision, " on this machine"):
             problems.append(f"{folder}: {golden.name(at)} {fact}")
-        found = {_key(measure): round(float(values[at]), 6), "text": at + 1, "threshold": threshold}
-        result["precisions"][precision] = found | ({"fallback": opened.fallback} if opened.fallback else {})
+        worst = {_key(measure): round(float(values[at]), 6), "text": at + 1, "threshold": threshold}
+        result["precisions"][precision] = worst | ({"fallback": opened.fallback} if opened.fallback else {})
     raise_failed(problems, precisions=result["precisions"])
     return result
 

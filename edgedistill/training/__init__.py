@@ -1,6 +1,7 @@
 """A recipe goes in, a finished run folder comes out."""
 
 __all__ = [
+    "cache_passes",
     "checkpoint",
     "checkpoint_selection",
     "checks",
@@ -14,8 +15,6 @@ __all__ = [
     "resume",
     "stage_in_progress",
     "stages",
-    "student_embeddings",
-    "teacher_cache",
     "train",
     "trained_module",
     "training_data",

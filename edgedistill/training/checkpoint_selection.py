@@ -12,7 +12,6 @@ from edgedistill import files, recipe, run
 from edgedistill.evaluation import scoring
 from edgedistill.files import Json
 from edgedistill.run import Weights
-from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.trained_module import TrainedModule
 
@@ -41,8 +40,7 @@ class Selection:
 
     def score(self, module: TrainedModule) -> float:
         """The student's score on the suite."""
-        encoder = student_embeddings.encoder(module.student, self.prepared)
-        return float(scoring.evaluate(self.suite, encoder)["average"])
+        return float(scoring.evaluate(self.suite, self.prepared.encoder)["average"])
 
     def keep(self, module: TrainedModule, score: float, stage: str, step: int) -> None:
         """Keep the student's weights when this score of it is the highest."""

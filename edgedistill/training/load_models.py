@@ -54,14 +54,16 @@ def open_models(spec: Recipe, session: Session) -> Models:
     """The models that a recipe names. Raises one UserError with every model or file that is not found or does
     not fit."""
     problems = Problems()
-    named = spec.assistant
-    teacher = problems.tried(lambda: _open_teacher(spec, session))
-    assistant = problems.tried(
-        lambda: None if named is None else assistants.open_assistant(named, session=session)
-    )
-    weights = problems.tried(lambda: open_weights(spec.student))
-    finished = problems.tried(lambda: finished_student.find(spec.finished) if spec.finished else None)
     scorers = {}
+    with problems.collect():
+        teacher = _open_teacher(spec, session)
+    with problems.collect():
+        named = spec.assistant
+        assistant = None if named is None else assistants.open_assistant(named, session=session)
+    with problems.collect():
+        weights = open_weights(spec.student)
+    with problems.collect():
+        finished = finished_student.find(spec.finished) if spec.finished else None
     for place, scorer in _scorers(spec).items():
         with problems.collect():
             scorers[place] = assistants.open_assistant(scorer, place, session)

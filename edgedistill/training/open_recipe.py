@@ -78,48 +78,49 @@ def open_recipe(spec: Recipe, session: Session, folder: Path | None = None) -> O
     """
     problems = Problems()
     labelled = None
-    student: PreparedStudent
     with problems.collect():
         checks.check_languages(spec)
     if (section := spec.finetuning) is not None:
-        labelled = problems.tried(lambda: finetuning.open_stage(spec, section, session))
-    sources = _sources(spec, session, problems)
-    models = sources.models
-    texts = sources.texts
-    if models is not None and (texts is not None or not spec.reads_rows):
         with problems.collect():
-            if spec.student.trained:
-                student = _new_student(spec, models, texts, session, None if problems.found else folder)
-            else:
-                student = _teacher_itself(spec, models, folder)
+            labelled = finetuning.open_stage(spec, section, session)
+    with problems.collect():
+        models, sources = _models_and_sources(spec, session)
+        texts = None if sources is None else sources.texts
+        with problems.collect():
+            stages = [] if sources is None else checks.stage_rows(spec, sources, models)
+        if spec.student.trained:
+            student = _new_student(spec, models, texts, session, None if problems.found else folder)
+        else:
+            student = _teacher_itself(spec, models, folder)
     problems.raise_any()
     if labelled is not None:
         if not spec.student.trained:
             student = replace(student, tokenizer=tokenizer_files.from_the_start(student.tokenizer))
         finetuning.mask_token(labelled, student.tokenizer)  # raises
-    return Opened(spec, models, texts, sources.stages, student, labelled)
+    return Opened(spec, models, texts, stages, student, labelled)
 
 
 def open_sources(spec: Recipe, session: Session) -> Sources:
     """Open what a recipe's teachers embed, without a student. Raises UserError as `open_recipe`."""
+    models, sources = _models_and_sources(spec, session)
+    if sources is None:
+        return Sources(spec, models, None, [])
+    return Sources(spec, models, sources.texts, checks.stage_rows(spec, sources, models))
+
+
+def _models_and_sources(spec: Recipe, session: Session) -> tuple[Models, TrainingSources | None]:
+    """The models of a recipe, and its rows where training reads them. Raises one UserError with the problems
+    of both."""
     problems = Problems()
-    sources = _sources(spec, session, problems)
-    problems.raise_any()
-    return sources
-
-
-def _sources(spec: Recipe, session: Session, problems: Problems) -> Sources:
-    """Models and texts; what has a problem is left out."""
-    texts = None
-    stages = []
-    models = problems.tried(lambda: open_models(spec, session))
+    sources = None
+    with problems.collect():
+        models = open_models(spec, session)
     if spec.reads_rows:
         with problems.collect():
             sources = TrainingSources.of_recipe(spec, session)
-            texts = sources.texts
-        if models is not None and texts is not None:
-            stages = problems.tried(lambda: checks.stage_rows(spec, sources, models))
-    return Sources(spec, models, texts, stages)
+            _ = sources.texts  # raises
+    problems.raise_any()
+    return models, sources
 
 
 def _teacher_itself(spec: Recipe, models: Models, folder: Path | None) -> PreparedStudent:

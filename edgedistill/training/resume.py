@@ -78,7 +78,7 @@ def check_inputs(opened: Opened, taught: Json, partial: Path) -> None:
         if (teacher := opened.labelled.teacher) is not None:
             now.append([str(teacher.folder), files.cache_key(**run_hashes(teacher))])
     now.append(
-        ["what its rows hold", files.cache_key(rows=[each.fingerprint for each in rows if each is not None])]
+        ["what its rows hold", files.cache_key(rows=[part.fingerprint for part in rows if part is not None])]
     )
     before = files.read_json(path) if path.exists() else now  # of the same recipe, so in the same order
     for was, (name, sha256) in zip(before, now, strict=True):

@@ -21,12 +21,12 @@ from edgedistill.files import Json
 from edgedistill.session import QUIET, Session, check_one_process, silent
 from edgedistill.teacher import encoder as teachers
 from edgedistill.training import (
+    cache_passes,
     checkpoint,
     finetuning,
     open_recipe,
     processes,
     record,
-    teacher_cache,
     training_data,
 )
 from edgedistill.training import resume as resuming
@@ -75,8 +75,8 @@ def train(
         if joined.count > 1:
             share = joined.number, joined.count
             for work in [
-                *teacher_cache.passes(opened, session),
-                *teacher_cache.token_passes(opened, session),
+                *cache_passes.passes(opened, session),
+                *cache_passes.token_passes(opened, session),
             ]:
                 work.run(share)
             distributed.barrier()

@@ -1,5 +1,5 @@
 """Trim a tokenizer to the tokens that texts use and those they depend on, so that texts of these tokens are
-tokenized as before; and report for how many others that holds."""
+tokenized as before."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ def is_trimmable(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 def trimmed(
     tokenizer: PreTrainedTokenizerBase, corpora: list[Corpus], trim: recipe.Trim
-) -> tuple[PreTrainedTokenizerBase, Json]:
-    """Keep the tokens that the training texts use often enough, as `trim` says. Returns the tokenizer and a
-    report: {tokens: {before, after}, held_out: {texts, identical}}, the last the share of held-out texts
-    tokenized as before.
+) -> PreTrainedTokenizerBase:
+    """Keep the tokens that the training texts use often enough, as `trim` says.
 
     Always kept: added tokens, the unknown token, byte tokens, the characters of kept tokens, and whatever the
     tokenizer's model must still find to tokenize texts of kept tokens as before (see REQUIRED). Ids keep
@@ -66,71 +64,22 @@ def trimmed(
         kept |= BYTES & vocabulary
     # the model's tokens in their old order, then added tokens that the model lacks: they always come last
     ordered = sorted(kept, key=lambda token: (token not in vocabulary, ids[token]))
-    smaller = _tokenizer(tokenizer, _reduced(data, ordered, ids))
-    report = {
-        "tokens": {"before": len(ids), "after": len(ordered)},
-        "held_out": _compared(tokenizer, smaller, [ids[token] for token in ordered], corpora),
-    }
-    return smaller, report
-
-
-def summary_line(report: Json) -> str:
-    """The report on a tokenizer in one line."""
-    tokens = report["tokens"]
-    held_out = report["held_out"]
-    line = f"{tokens['after']:,} of {tokens['before']:,} tokens kept"
-    if not held_out["texts"]:
-        return line
-    return f"{line}; tokenized as before: {held_out['identical']:.1%} of the held-out texts"
-
-
-def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts, CHUNK at a time."""
-    rest = iter(texts)
-    while chunk := list(islice(rest, CHUNK)):
-        yield chunk
+    return _tokenizer(tokenizer, _reduced(data, ordered, ids))
 
 
 def _training(corpus: Corpus) -> Iterator[str]:
     return islice(corpus, 0, corpus.training_count)
 
 
-def _held_out(corpus: Corpus) -> Iterator[str]:
-    return islice(corpus, corpus.training_count, len(corpus))
-
-
-def _compared(
-    before: PreTrainedTokenizerBase,
-    after: PreTrainedTokenizerBase,
-    old_ids: list[int],
-    corpora: list[Corpus],
-) -> Json:
-    """{texts, identical}: how many texts are held out, and the share of them that are cut into the same
-    tokens. `old_ids` are those of the tokens of `after`."""
-    count = identical = 0
-    for chunk in _chunks(chain.from_iterable(map(_held_out, corpora))):
-        count += len(chunk)
-        old, new = (_encodings(tokenizer.backend_tokenizer, chunk) for tokenizer in (before, after))
-        for one, other in zip(old, new, strict=True):
-            identical += one.ids == [old_ids[number] for number in other.ids]
-    return {"texts": count, "identical": round(identical / count, 6) if count else None}
-
-
-def _encodings(backend: Tokenizer, texts: list[str]) -> list[Any]:
-    """The whole texts, without padding."""
-    backend.no_padding()
-    backend.no_truncation()
-    return list(backend.encode_batch_fast(texts))
-
-
-def _count(backend: Tokenizer, texts: Iterable[str]) -> np.ndarray:
+def _count(backend: Tokenizer, texts: Iterator[str]) -> np.ndarray:
     """How often each id occurs, (largest id + 1,). Raises UserError where there are no texts."""
     counts = np.zeros(max(backend.get_vocab(with_added_tokens=True).values()) + 1, np.int64)
-    chunk = None
-    for chunk in _chunks(texts):
-        ids = chain.from_iterable(encoding.ids for encoding in _encodings(backend, chunk))
+    backend.no_padding()
+    backend.no_truncation()
+    while chunk := list(islice(texts, CHUNK)):
+        ids = chain.from_iterable(encoding.ids for encoding in backend.encode_batch_fast(chunk))
         counts += np.bincount(np.fromiter(ids, np.int64), minlength=len(counts))
-    if chunk is None:
+    if not counts.any():
         raise UserError("corpus: no texts, so the tokens to keep cannot be determined; give some")
     return counts
 

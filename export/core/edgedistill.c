@@ -28,13 +28,14 @@ enum { ED_STATIC, ED_BERT, ED_BILSTM };
 enum { ED_WORDPIECE, ED_UNIGRAM };
 enum { ED_GELU, ED_GELU_TANH, ED_RELU, ED_TANH, ED_SIGMOID, ED_LINEAR };
 enum { ED_MEAN, ED_CLS, ED_MAX, ED_LAST_TOKEN, ED_MEAN_SQRT, ED_WEIGHTED_MEAN };
-enum { ED_FLOATS, ED_BYTES, ED_NIBBLES, ED_PRODUCT };     /* how a matrix is stored */
-enum { ED_FIXED = -1, ED_SIGNED = 128 };                  /* how a product's input is; else the byte that stands for 0 */
+enum { ED_FLOATS, ED_BYTES, ED_NIBBLES, ED_PRODUCT, ED_PACKED }; /* how a matrix is stored */
+enum { ED_FIXED = -1, ED_SIGNED = 128 };                         /* how a product's input is; else the byte that stands for 0 */
 
 typedef struct { const uint8_t *data; uint32_t count, each; } ed_array;
 
 /* rows × cols. Floats; or bytes or nibbles around 0 with a scale for each `group` of a row; or, of an ED_PRODUCT, bytes in
-   blocks of 16 rows: for each 4 columns, 4 bytes of each row. `sums` are the rows' sums, which make up for zero points. */
+   blocks of 16 rows: for each 4 columns, 4 bytes of each row. `sums` are the rows' sums, which make up for zero points.
+   An ED_PACKED becomes an ED_PRODUCT when it is opened. */
 typedef struct {
     int32_t kind, rows, cols, group, zero;
     float step; /* of an input with fixed scales, whose columns are multiplied with `factors` first */
@@ -75,6 +76,7 @@ struct ed_student {
     ed_direction *direction;
     ed_dense *dense;
     size_t widest; /* padded columns of any product */
+    void **kept;   /* memory that ed_close gives back: in front of each the one before */
     ed_encoder encode;
 };
 
@@ -168,41 +170,31 @@ static float ed_unit(float *row, size_t size) {
 
 #ifdef ED_X86
 #define ED_PASS sse2
-#define ED_W 4
 #define ED_KERNEL ED_128_BITS
-#define ED_TARGET
 #include "edgedistill.c"
 #define ED_PASS avx2
-#define ED_W 8
 #define ED_KERNEL ED_AVX2
 #define ED_TARGET __attribute__((target("avx2,fma")))
 #include "edgedistill.c"
 #if __GNUC__ >= 11 || __clang_major__ >= 12
 #define ED_HAS_VNNI 1
 #define ED_PASS avxvnni
-#define ED_W 8
 #define ED_KERNEL ED_AVXVNNI
 #define ED_TARGET __attribute__((target("avx2,fma,avxvnni")))
 #include "edgedistill.c"
 #define ED_PASS avx512vnni
-#define ED_W 16
 #define ED_KERNEL ED_AVX512VNNI
 #define ED_TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 #include "edgedistill.c"
 #endif
 #elif defined(__aarch64__)
 #define ED_PASS neon
-#define ED_W 4
 #define ED_KERNEL ED_NEON
-#define ED_TARGET
 #include "edgedistill.c"
 #if defined(__ARM_FEATURE_DOTPROD) || defined(__linux__)
 #define ED_PASS dotprod
-#define ED_W 4
 #define ED_KERNEL ED_DOTPROD
-#ifdef __ARM_FEATURE_DOTPROD
-#define ED_TARGET
-#else
+#ifndef __ARM_FEATURE_DOTPROD
 #include <sys/auxv.h>
 #define ED_TARGET __attribute__((target("arch=armv8.2-a+dotprod")))
 #endif
@@ -221,14 +213,10 @@ static int32_t ed_signed(void) { return wasm_i32x4_extract_lane(ED_RELAXED_DOT(w
 #define ED_PASS simd128
 #define ED_KERNEL ED_128_BITS
 #endif
-#define ED_W 4
-#define ED_TARGET
 #include "edgedistill.c"
 #else
 #define ED_PASS scalar
-#define ED_W 4
 #define ED_KERNEL ED_SCALAR
-#define ED_TARGET
 #include "edgedistill.c"
 #endif
 
@@ -314,6 +302,7 @@ static int32_t ed_class(const ed_array *runs, int32_t code) {
     return run ? ed_i32(run + 8) : 0;
 }
 
+typedef struct { double score; uint32_t from, by, found; } ed_way; /* of Unigram: the best to a byte, from which byte by which token; a token found */
 typedef struct {
     const ed_student *s;
     uint32_t *ids;
@@ -322,9 +311,8 @@ typedef struct {
     size_t bytes, room, letters;
     int32_t *codes; /* a stretch of text, being normalized */
     size_t codes_room;
-    double *score;  /* of Unigram: the best way to each byte, the byte and the token that it comes from */
-    uint32_t *from, *by, *found;
-    size_t lattice;
+    ed_way *way;
+    size_t ways;
     int failed;
 } ed_tokens;
 
@@ -341,20 +329,19 @@ static int ed_grow(ed_tokens *t, void **items, size_t *room, size_t size, size_t
 
 static void ed_add(ed_tokens *t, uint32_t id) { if (t->count < t->most) t->ids[t->count++] = id; }
 
-/* Of the tokens from *low to *high, which are in the order of their bytes and begin alike: those that go on with `byte`. */
+/* Of the tokens from low to high, which are in the order of their bytes and begin alike: the first that goes on with `byte` or more. */
+static uint32_t ed_bound(const ed_student *s, uint32_t low, uint32_t high, size_t depth, int byte) {
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const ed_string *token = s->token + middle;
+        if (token->size <= depth || token->text[depth] < byte) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 static void ed_narrow(const ed_student *s, uint32_t *low, uint32_t *high, size_t depth, uint8_t byte) {
-    for (uint32_t end = *high; *low < end;) {
-        uint32_t middle = *low + (end - *low) / 2;
-        const ed_string *token = s->token + middle;
-        if (token->size <= depth || token->text[depth] < byte) *low = middle + 1;
-        else end = middle;
-    }
-    for (uint32_t start = *low; start < *high;) {
-        uint32_t middle = start + (*high - start) / 2;
-        const ed_string *token = s->token + middle;
-        if (token->size > depth && token->text[depth] <= byte) start = middle + 1;
-        else *high = middle;
-    }
+    *low = ed_bound(s, *low, *high, depth, byte), *high = ed_bound(s, *low, *high, depth, byte + 1);
 }
 
 static void ed_begin(const ed_student *s, uint8_t byte, uint32_t *low, uint32_t *high) { *low = s->first[byte], *high = s->first[byte + 1]; }
@@ -438,12 +425,9 @@ static size_t ed_compose(const ed_student *s, int32_t *codes, size_t count) {
     for (size_t at = 0; at < count; at++) {
         int32_t class_ = ed_class(&s->marks, codes[at]);
         int32_t found = starter < kept && (starter + 1 == kept || (past && past < class_)) ? ed_composed(s, codes[starter], codes[at]) : 0;
-        if (found) {
-            codes[starter] = found;
-            continue;
-        }
-        if (!class_) starter = kept;
-        past = class_, codes[kept++] = codes[at];
+        if (!found && !class_) starter = kept;
+        if (found) codes[starter] = found;
+        else past = class_, codes[kept++] = codes[at];
     }
     return kept;
 }
@@ -479,18 +463,11 @@ static void ed_end_piece(ed_tokens *t) {
     size_t size = t->bytes, count = 0;
     t->bytes = 0;
     if (!size || t->failed || t->count == t->most) return;
-    if (size >= t->lattice) {
-        free(t->score), free(t->from), free(t->by), free(t->found);
-        size_t room = t->lattice = size > 256 ? 2 * size : 512;
-        t->score = ED_NEW(double, room), t->from = ED_NEW(uint32_t, room), t->by = ED_NEW(uint32_t, room), t->found = ED_NEW(uint32_t, room);
-        if (!t->score || !t->from || !t->by || !t->found) {
-            t->failed = 1, t->lattice = 0;
-            return;
-        }
-    }
+    if (!ed_grow(t, (void **)&t->way, &t->ways, size + 1, sizeof *t->way)) return;
     const uint32_t none = UINT32_MAX;
-    for (size_t at = 0; at <= size; at++) t->by[at] = none;
-    t->score[0] = 0;
+    ed_way *way = t->way;
+    for (size_t at = 0; at <= size; at++) way[at].by = none;
+    way[0].score = 0;
     for (size_t start = 0, next; start < size; start = next) {
         next = start + (t->word[start] < 0x80 ? 1 : t->word[start] < 0xE0 ? 2 : t->word[start] < 0xF0 ? 3 : 4);
         next = next < size ? next : size; /* a file's own replacements may be no UTF-8 */
@@ -501,18 +478,18 @@ static void ed_end_piece(ed_tokens *t) {
             else ed_begin(s, t->word[at], &low, &high);
             if (low == high) break;
             if (s->token[low].size != at + 1 - start) continue;
-            double score = t->score[start] + ed_score(s, low);
-            if (t->by[at + 1] == none || score > t->score[at + 1]) t->score[at + 1] = score, t->from[at + 1] = (uint32_t)start, t->by[at + 1] = low;
+            double score = way[start].score + ed_score(s, low);
+            if (way[at + 1].by == none || score > way[at + 1].score) way[at + 1].score = score, way[at + 1].from = (uint32_t)start, way[at + 1].by = low;
             if (at + 1 == next) single = 1;
         }
-        double unknown = t->score[start] + s->unknown_score;
-        if (!single && (t->by[next] == none || unknown > t->score[next])) t->score[next] = unknown, t->from[next] = (uint32_t)start, t->by[next] = none - 1;
+        double unknown = way[start].score + s->unknown_score;
+        if (!single && (way[next].by == none || unknown > way[next].score)) way[next].score = unknown, way[next].from = (uint32_t)start, way[next].by = none - 1;
     }
-    for (size_t end = size; end; end = t->from[end]) {
-        uint32_t id = t->by[end] == none - 1 ? (uint32_t)s->h.unknown : ed_at(&s->ids, t->by[end]);
-        if (!count || id != (uint32_t)s->h.unknown || t->found[count - 1] != id) t->found[count++] = id;
+    for (size_t end = size; end; end = way[end].from) {
+        uint32_t id = way[end].by == none - 1 ? (uint32_t)s->h.unknown : ed_at(&s->ids, way[end].by);
+        if (!count || id != (uint32_t)s->h.unknown || way[count - 1].found != id) way[count++].found = id;
     }
-    while (count) ed_add(t, t->found[--count]);
+    while (count) ed_add(t, way[--count].found);
 }
 
 static int ed_is_space(int32_t c) {
@@ -607,15 +584,13 @@ static const ed_string *ed_added(const ed_student *s, const uint8_t *text, size_
 
 static void ed_text(ed_tokens *t, const uint8_t *text, size_t size) {
     size_t from = 0;
-    for (size_t at = 0; at < size && t->count < t->most;) {
+    for (size_t at = 0, next; at < size && t->count < t->most; at = next) {
         const ed_string *token = ed_added(t->s, text + at, size - at);
-        if (!token) {
-            at++;
-            continue;
-        }
+        next = at + (token ? token->size : 1);
+        if (!token) continue;
         ed_plain(t, text + from, at - from);
         ed_add(t, ed_at(&t->s->added, (size_t)(token - t->s->add)));
-        from = at += token->size;
+        from = next;
     }
     if (t->count < t->most) ed_plain(t, text + from, size - from);
 }
@@ -635,7 +610,7 @@ const char *ed_tokenize(const ed_student *s, const char *text, size_t size, int 
     t.failed = (s->prompt[role].size && !whole) || !ed_grow(&t, (void **)&t.word, &t.room, room, 1);
     if (whole) memcpy(whole, s->prompt[role].text, s->prompt[role].size), memcpy(whole + s->prompt[role].size, size ? text : "", size);
     if (!t.failed) ed_text(&t, whole ? whole : (const uint8_t *)text, all);
-    free(whole), free(t.word), free(t.codes), free(t.score), free(t.from), free(t.by), free(t.found);
+    free(whole), free(t.word), free(t.codes), free(t.way);
     if (t.failed) return ED_MEMORY;
     t.most = (size_t)s->h.max_tokens;
     for (uint32_t at = 0; at < s->after.count; at++) ed_add(&t, ed_at(&s->after, at));
@@ -645,7 +620,7 @@ const char *ed_tokenize(const ed_student *s, const char *text, size_t size, int 
 
 /* ---- a file -> a student ---- */
 
-typedef struct { const uint8_t *data; size_t at, size; const char *error; } ed_reader;
+typedef struct { const uint8_t *data; size_t at, size; const char *error; void **kept; } ed_reader;
 
 /* The CRC-32 of all behind it, 8 bytes at a time. */
 static uint32_t ed_checksum(const uint8_t *p, size_t size) {
@@ -683,6 +658,14 @@ static ed_array ed_items(ed_reader *r, uint32_t most) {
     return found;
 }
 
+/* Memory, of zeros, that stays as long as the student; NULL without. */
+static void *ed_keep(ed_reader *r, size_t count, size_t each) {
+    void **head = count > (SIZE_MAX - 64) / each ? NULL : (void **)calloc(count * each + 64, 1);
+    if (!head) return r->error = ED_MEMORY, (void *)NULL;
+    *head = r->kept, r->kept = head;
+    return (uint8_t *)head + 64;
+}
+
 static void ed_require(ed_reader *r, int holds) { if (!holds && !r->error) r->error = ED_DAMAGED; }
 
 /* An array whose items have `each` bytes; `count` of them, if that is not −1. */
@@ -718,14 +701,10 @@ static ed_array ed_runs(ed_reader *r, int32_t limit) {
 static ed_string *ed_strings(ed_reader *r, int64_t count, uint32_t *found) {
     ed_array sizes = ed_items(r, 4), bytes = ed_exactly(r, -1, 1);
     ed_require(r, sizes.each != 3 && (count < 0 || sizes.count == count));
-    ed_string *strings = r->error ? NULL : ED_NEW(ed_string, (size_t)sizes.count + 1);
+    ed_string *strings = r->error ? NULL : (ed_string *)ed_keep(r, (size_t)sizes.count + 1, sizeof *strings);
     if (found) *found = sizes.count;
-    if (!strings) {
-        if (!r->error) r->error = ED_MEMORY;
-        return NULL;
-    }
     size_t at = 0;
-    for (size_t i = 0; i < sizes.count; i++) {
+    for (size_t i = 0; strings && i < sizes.count; i++) {
         size_t size = ed_at(&sizes, i);
         ed_require(r, size <= bytes.count - at);
         strings[i].text = bytes.data + at, strings[i].size = (uint32_t)(r->error ? 0 : size);
@@ -736,6 +715,30 @@ static ed_string *ed_strings(ed_reader *r, int64_t count, uint32_t *found) {
 
 static int ed_between(int32_t value, int32_t least, int32_t most) { return value >= least && value <= most; }
 
+/* The 8 bits of a product whose file has 4, two in a byte, 32 from each other, with scales in float16 of 16 rows for 32 columns: as
+   onnxruntime makes them (edgedistill/quantization/w4.py). A row that has another sum than the file says is refused. */
+static void ed_unpack(ed_reader *r, ed_matrix *m) {
+    static const float ones[4] = {1, 1, 1, 1};
+    size_t wide = ED_PAD(m->cols), high = ED_PAD(m->rows), groups = (wide + 31) / 32;
+    const uint16_t *half = (const uint16_t *)(const void *)ed_exactly(r, (int64_t)(high * groups), 2).data;
+    const uint8_t *from = m->values;
+    int8_t *to = r->error ? NULL : (int8_t *)ed_keep(r, high * wide, 1);
+    float scale[64], factor[64], value[64];
+    m->kind = ED_PRODUCT, m->values = (const uint8_t *)to;
+    for (size_t row = 0; row < high && !r->error; row += 16) {
+        uint32_t sums[64] = {0}, bits[64];
+        for (size_t column = 0; column < wide; column += 4, from += 32, to += 64) {
+            for (size_t i = 0; i < 64 && column % 32 == 0; i++) scale[i] = ed_half(half[row * groups + column / 2 + i / 4]);
+            for (size_t i = 0; i < 64; i += 4) memcpy(factor + i, m->factors ? m->factors + column : ones, sizeof ones);
+            for (size_t i = 0; i < 32; i++) value[i] = (float)((from[i] & 15) - 8), value[i + 32] = (float)((from[i] >> 4) - 8);
+            for (size_t i = 0; i < 64; i++) value[i] = value[i] * scale[i] / factor[i] + 12582912.f; /* as ED_(round) */
+            memcpy(bits, value, sizeof bits);
+            for (size_t i = 0; i < 64; i++) bits[i] -= 0x4B400000, sums[i] += bits[i], to[i] = (int8_t)bits[i];
+        }
+        for (size_t i = 0; i < 64; i += 4) ed_require(r, sums[i] + sums[i + 1] + sums[i + 2] + sums[i + 3] == (uint32_t)m->sums[row + i / 4]);
+    }
+}
+
 /* A matrix of so many rows and columns; any where they are −1. */
 static ed_matrix ed_read_matrix(ed_reader *r, ed_student *s, int64_t rows, int64_t cols) {
     ed_matrix m = {ED_FLOATS, 1, 1, 1, 0, 1, NULL, NULL, NULL, NULL, NULL};
@@ -744,20 +747,21 @@ static ed_matrix ed_read_matrix(ed_reader *r, ed_student *s, int64_t rows, int64
     const uint8_t *n = shape.data;
     int has_bias = ed_i32(n + 20);
     m.kind = ed_i32(n), m.rows = ed_i32(n + 4), m.cols = ed_i32(n + 8), m.group = ed_i32(n + 12), m.zero = ed_i32(n + 16), memcpy(&m.step, n + 24, 4);
-    ed_require(r, ed_between(m.kind, ED_FLOATS, ED_PRODUCT) && ed_between(m.rows, 1, ED_MOST) && ed_between(m.cols, 1, ED_MOST));
+    ed_require(r, ed_between(m.kind, ED_FLOATS, ED_PACKED) && ed_between(m.rows, 1, ED_MOST) && ed_between(m.cols, 1, ED_MOST));
     ed_require(r, ed_between(m.group, 1, m.cols) && ed_between(m.zero, ED_FIXED, 255) && (rows < 0 || m.rows == rows) && (cols < 0 || m.cols == cols));
-    ed_require(r, m.kind != ED_PRODUCT || (m.rows <= ED_WIDEST && m.cols <= ED_LONGEST_SUM));
+    ed_require(r, m.kind < ED_PRODUCT || (m.rows <= ED_WIDEST && m.cols <= ED_LONGEST_SUM));
     if (r->error) return m;
     size_t groups = ((size_t)m.cols - 1) / (size_t)m.group + 1, high = ED_PAD(m.rows), wide = ED_PAD(m.cols);
     size_t bytes = m.kind == ED_FLOATS ? 4 * (size_t)m.cols : m.kind == ED_BYTES ? (size_t)m.cols : ((size_t)m.cols + 1) / 2;
     ed_array values = ed_items(r, 4);
-    uint64_t expected = m.kind == ED_PRODUCT ? (uint64_t)high * wide : (uint64_t)m.rows * bytes;
+    uint64_t expected = m.kind < ED_PRODUCT ? (uint64_t)m.rows * bytes : (uint64_t)high * wide / (m.kind == ED_PACKED ? 2 : 1);
     ed_require(r, (uint64_t)values.count * values.each == expected);
     m.values = values.data;
-    if (m.kind == ED_PRODUCT) {
+    if (m.kind >= ED_PRODUCT) {
         m.scales = ed_floats(r, high), m.sums = (const int32_t *)(const void *)ed_floats(r, high);
         for (size_t at = 0; at < high && !r->error; at++) ed_require(r, ed_between(m.sums[at], -128 * m.cols, 127 * m.cols));
         if (m.zero == ED_FIXED) m.factors = ed_floats(r, wide);
+        if (m.kind == ED_PACKED) ed_unpack(r, &m);
     } else if (m.kind != ED_FLOATS) {
         m.scales = (const float *)(const void *)ed_exactly(r, (int64_t)((size_t)m.rows * groups), 4).data;
     }
@@ -838,8 +842,7 @@ static size_t ed_read_layers(ed_reader *r, ed_student *s, size_t width) {
     size_t inner = (size_t)h->inner;
     if (h->kind == ED_STATIC) return width;
     if (h->kind == ED_BILSTM) {
-        s->direction = (ed_direction *)calloc((size_t)h->layers * 2, sizeof *s->direction);
-        if (!s->direction) r->error = ED_MEMORY;
+        s->direction = (ed_direction *)ed_keep(r, (size_t)h->layers * 2, sizeof *s->direction);
         for (int32_t at = 0; at < 2 * h->layers && !r->error; at++) {
             s->direction[at].in = ed_read_matrix(r, s, 4 * (int64_t)inner, (int64_t)(at < 2 ? width : 2 * inner));
             s->direction[at].again = ed_read_matrix(r, s, 4 * (int64_t)inner, (int64_t)inner);
@@ -851,8 +854,7 @@ static size_t ed_read_layers(ed_reader *r, ed_student *s, size_t width) {
     s->positions.rows = ed_read_matrix(r, s, h->positions, (int64_t)width);
     ed_require(r, s->positions.rows.kind != ED_PRODUCT);
     s->norm = ed_read_norm(r, width);
-    s->layer = (ed_layer *)calloc((size_t)h->layers + 1, sizeof *s->layer);
-    if (!s->layer) r->error = ED_MEMORY;
+    s->layer = (ed_layer *)ed_keep(r, (size_t)h->layers + 1, sizeof *s->layer);
     for (int32_t at = 0; at < h->layers && !r->error; at++) {
         ed_layer *l = s->layer + at;
         l->qkv = ed_read_matrix(r, s, 3 * (int64_t)width, (int64_t)width), l->out = ed_read_matrix(r, s, (int64_t)width, (int64_t)width);
@@ -874,8 +876,8 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
     if ((uintptr_t)r->data % 4) return "data: not at a multiple of 4 bytes";
     if (r->size < 8 || memcmp(r->data, "edstudnt", 8)) return "not a student's file" ED_AGAIN;
     if (r->size < ED_START + sizeof *h) return "damaged: cut off" ED_AGAIN;
-    if (ed_u32(r->data + 8) < ED_VERSION) return "an older version of the format than 5; export it again";
-    if (ed_u32(r->data + 8) > ED_VERSION) return "a newer version of the format than 5; get a newer core";
+    if (ed_u32(r->data + 8) < ED_OLDEST) return "an older version of the format than 5; export it again";
+    if (ed_u32(r->data + 8) > ED_VERSION) return "a newer version of the format than 6; get a newer core";
     memcpy(h, r->data + ED_START, sizeof *h);
     if (h->length < 0 || (size_t)h->length != r->size) return "damaged: cut off" ED_AGAIN;
     if (ed_checksum(r->data + ED_START, r->size - ED_START) != ed_u32(r->data + 12)) return "damaged: its checksum is wrong" ED_AGAIN;
@@ -900,8 +902,7 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
     if (narrow != width && !r->error) s->projection = ed_read_matrix(r, s, h->width, (int64_t)narrow); /* of a factorized table */
     if (h->kind == ED_STATIC && !r->error) s->weights = (const float *)(const void *)ed_exactly(r, h->tokens, 4).data;
     width = r->error ? 0 : ed_read_layers(r, s, width);
-    s->dense = (ed_dense *)calloc((size_t)h->denses + 1, sizeof *s->dense);
-    if (!s->dense) r->error = ED_MEMORY;
+    s->dense = (ed_dense *)ed_keep(r, (size_t)h->denses + 1, sizeof *s->dense);
     for (int32_t at = 0; at <= h->denses && !r->error; at++) {
         if (at == h->lexical_at) {
             s->lexical_rows = ed_read_table(r, s);
@@ -932,18 +933,19 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
 }
 
 ed_student *ed_open(const void *data, size_t size, const char **error) {
-    ed_reader r = {(const uint8_t *)data, 0, size, NULL};
+    ed_reader r = {(const uint8_t *)data, 0, size, NULL, NULL};
     const char *name;
     ed_student *s = (ed_student *)calloc(1, sizeof *s);
     *error = s ? ed_read(s, &r) : ED_MEMORY;
+    if (s) s->kept = r.kept;
     if (*error) return ed_close(s), (ed_student *)NULL;
     s->encode = ed_pass(&name);
     return s;
 }
 
 void ed_close(ed_student *s) {
-    if (!s) return;
-    free(s->token), free(s->add), free(s->label), free(s->gold), free(s->layer), free(s->direction), free(s->dense), free(s);
+    for (void **head; s && (head = s->kept) != NULL; free(head)) s->kept = (void **)*head;
+    free(s);
 }
 
 /* ---- calls ---- */
@@ -1039,9 +1041,13 @@ const char *ed_check(const ed_student *s, double *worst, double *least) {
 }
 
 #else
-/* ---- the layers, once for each instruction set: ED_PASS, ED_W floats in a vector, ED_KERNEL, ED_TARGET ---- */
+/* ---- the layers, once for each instruction set: ED_PASS, ED_KERNEL, ED_TARGET; ED_W floats in a vector ---- */
 
-#if defined(__GNUC__) && ED_W > 1
+#define ED_W (ED_KERNEL == ED_AVX512VNNI ? 16 : ED_KERNEL == ED_AVX2 || ED_KERNEL == ED_AVXVNNI ? 8 : 4)
+#ifndef ED_TARGET
+#define ED_TARGET
+#endif
+#ifdef __GNUC__
 typedef float ED_(vf) __attribute__((vector_size(4 * ED_W)));
 typedef int32_t ED_(vi) __attribute__((vector_size(4 * ED_W)));
 typedef uint8_t ED_(vb) __attribute__((vector_size(ED_W)));
@@ -1201,8 +1207,16 @@ ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_
         }
         ED_ROWS(ED_PUT)
     }
-#elif ED_KERNEL == ED_DOTPROD || ED_KERNEL == ED_RELAXED
-#if ED_KERNEL == ED_DOTPROD
+#elif ED_KERNEL == ED_NEON || ED_KERNEL == ED_DOTPROD || ED_KERNEL == ED_RELAXED
+#if ED_KERNEL == ED_NEON
+#define ED_LANES int8x8_t
+#define ED_ZERO(c) int32x4_t s##c = vdupq_n_s32(0), t##c = s##c, u##c = s##c, v##c = s##c;
+#define ED_MORE(c) { int8x16_t x = vld1q_s8(weights + 16 * c); \
+    s##c = vpadalq_s16(s##c, vmull_s8(vget_low_s8(x), u)), t##c = vpadalq_s16(t##c, vmull_s8(vget_high_s8(x), u)); \
+    u##c = vpadalq_s16(u##c, vmull_s8(vget_low_s8(x), v)), v##c = vpadalq_s16(v##c, vmull_s8(vget_high_s8(x), v)); }
+#define ED_PUT(c) vst1q_s32(out + 32 * r + 4 * c, vpaddq_s32(s##c, t##c)), vst1q_s32(out + 32 * r + 32 + 4 * c, vpaddq_s32(u##c, v##c));
+#define ED_A(p) vreinterpret_s8_u32(vdup_n_u32(ed_u32(p) ^ 0x80808080u))
+#elif ED_KERNEL == ED_DOTPROD
 #define ED_LANES int8x16_t
 #define ED_ZERO(c) int32x4_t s##c = vdupq_n_s32(0), t##c = s##c;
 #define ED_MORE(c) { int8x16_t x = vld1q_s8(weights + 16 * c); s##c = vdotq_s32(s##c, x, u), t##c = vdotq_s32(t##c, x, v); }
@@ -1221,22 +1235,6 @@ ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_
         ED_ROWS(ED_ZERO)
         for (size_t i = 0; i < k; i += 4, weights += 64) {
             ED_LANES u = ED_A(a + r * k + i), v = ED_A(a + r * k + k + i);
-            ED_ROWS(ED_MORE)
-        }
-        ED_ROWS(ED_PUT)
-    }
-#elif ED_KERNEL == ED_NEON
-#define ED_ZERO(c) int32x4_t s##c = vdupq_n_s32(0), t##c = s##c, u##c = s##c, v##c = s##c;
-#define ED_MORE(c) { int8x16_t x = vld1q_s8(weights + 16 * c); \
-    s##c = vpadalq_s16(s##c, vmull_s8(vget_low_s8(x), y)), t##c = vpadalq_s16(t##c, vmull_s8(vget_high_s8(x), y)); \
-    u##c = vpadalq_s16(u##c, vmull_s8(vget_low_s8(x), z)), v##c = vpadalq_s16(v##c, vmull_s8(vget_high_s8(x), z)); }
-#define ED_PUT(c) vst1q_s32(out + 32 * r + 4 * c, vpaddq_s32(s##c, t##c)), vst1q_s32(out + 32 * r + 32 + 4 * c, vpaddq_s32(u##c, v##c));
-#define ED_A(p) vreinterpret_s8_u32(vdup_n_u32(ed_u32(p) ^ 0x80808080u))
-    for (size_t r = 0; r < 4; r += 2) {
-        const int8_t *weights = w;
-        ED_ROWS(ED_ZERO)
-        for (size_t i = 0; i < k; i += 4, weights += 64) {
-            int8x8_t y = ED_A(a + r * k + i), z = ED_A(a + r * k + k + i);
             ED_ROWS(ED_MORE)
         }
         ED_ROWS(ED_PUT)

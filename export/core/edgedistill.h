@@ -20,7 +20,7 @@ extern "C" {
 
 typedef struct ed_student ed_student;
 enum { ED_TEXT, ED_QUERY, ED_DOCUMENT, ED_ROLES }; /* what a text is: which prompt is put before it */
-enum { ED_VERSION = 5 };                           /* of the file's format */
+enum { ED_VERSION = 6, ED_OLDEST = 5 };            /* of the file's format */
 
 /* data: the file's bytes, 4-byte aligned, as malloc and mmap return them. */
 ed_student *ed_open(const void *data, size_t size, const char **error);

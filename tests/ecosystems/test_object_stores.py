@@ -17,7 +17,7 @@ import pytest
 
 from edgedistill import recipe
 from edgedistill.session import Session
-from edgedistill.training import teacher_cache
+from edgedistill.training import cache_passes
 from tests.conftest import World
 from tests.ecosystems.test_integrations import MISSING, ROOT, run
 
@@ -150,7 +150,7 @@ def test_a_store_that_fails_for_a_while_changes_nothing(world: World, tmp_path, 
     assert done.stdout == "teacher: 4 of 4 shards\ntokens: 4 of 4 shards\n"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("edgedistill.data.corpus.SHARD", 128)
-        teacher_cache.fill(
+        cache_passes.fill(
             recipe.parse(world.recipe(), "tiny"), Session(data=world.data, cache_folder=tmp_path / "here")
         )
     expected = tmp_path / "here/teachers"

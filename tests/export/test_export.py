@@ -280,8 +280,8 @@ def test_the_card_names_the_licences_of_its_texts(made: Path):
     text = model_card.filled("encoder", manifest, libraries=[])
     assert "| a.txt | 4,000 | CC BY 4.0 |\n| b.txt | 321 | not named |" in text
     assert (
-        "| rows of the stage tune: triples.tsv |  | MIT |\n| rows of the stage again: owner/nli |  | "
-        "not named |" in text
+        "| triples.tsv (stage tune) | not recorded | MIT |\n"
+        "| owner/nli (stage again) | not recorded | not named |" in text
     )
 
 

@@ -18,7 +18,7 @@ from edgedistill.export import bundle_writer
 from edgedistill.export.bundle_writer import seal
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
-from edgedistill.training import student_embeddings, train
+from edgedistill.training import train
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from tests.conftest import World, sentences
 from tests.export.test_export import make_run, quiet
@@ -146,6 +146,6 @@ def test_a_student_learns_and_keeps_its_prompts(world: World, tmp_path):
     train.train(spec, tmp_path / "c", Session(data=world.data))
     assert run.open_run(tmp_path / "c").prompts == ("", QUERY, "")
     prepared = PreparedStudent(first.student(), first.shape, first.tokenizer())
-    by_role, opened = student_embeddings.encoder(prepared.module, prepared), bundle.load(tmp_path / "b")
+    by_role, opened = prepared.encoder, bundle.load(tmp_path / "b")
     for found, role in zip(by_role[:3], ("text", "query", "document"), strict=True):
         assert np.abs(found(TEXTS) - opened.encode(TEXTS, role=role)).max() < 1e-5

@@ -24,7 +24,7 @@ from edgedistill.evaluation import bench  # noqa: F401
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import fit  # noqa: F401
 from edgedistill.runtime import verify
-from edgedistill.training import teacher_cache, train  # noqa: F401
+from edgedistill.training import cache_passes, train  # noqa: F401
 from tests.conftest import World, sentences
 from tests.export.test_export import make_run
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from edgedistill import recipe
-from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.fitting import fit, queries, texts
 from edgedistill.fitting.queries import Pairs
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
+from edgedistill.training.training_sources import TrainingSources
 from tests.conftest import World
 from tests.fitting.conftest import Finished, request, state_of
 
@@ -30,8 +30,8 @@ def test_candidates_train_on_pairs_behind_the_texts(finished: Finished):
         assert {"agreement", "own", "similarity"} < set(candidate.measures)
     assert state.teacher_measures is not None and state.teacher_measures["own"] > 0.3
     opened = bundle.load(finished.folder / "bundle", precision=winner["precision"])
-    built = corpus.build(texts.parsed(state.corpus or {}), Session(data=Path()), 0)
-    held_out = queries.asked(built, 44, state.pairs.read(Session(data=Path())))["own"]
+    rows, pairs = texts.parsed(state.corpus or {}), {"--pairs": state.pairs.table}
+    held_out = queries.asked(TrainingSources(rows, pairs, Session(data=Path()), 0))["own"]
     assert len(held_out.queries) == 6
     again = held_out.score(scoring.Encoder.of(opened))["ndcg_at_10"]
     assert again == pytest.approx(winner["measures"]["own"], abs=1e-3)
@@ -45,11 +45,12 @@ def test_texts_without_words_are_refused_before_anything_is_measured(tmp_path):
     rows = "".join(f"{'?' * (n + 1)}\t{'!' * (n + 1)} ?\n" for n in range(60))
     (tmp_path / "p.tsv").write_text(f"query\ttext\n{rows}", encoding="utf-8")
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
-    built = corpus.build(recipe.Rows(files=["marks.txt"], held_out=10), session, 0)
-    pairs = queries.counted(Pairs("p.tsv"), session)
-    assert queries.asked(built, 10, None) == {}, "no text has several sentences, so none is asked for"
-    with pytest.raises(UserError, match="^--texts: no words in 60 texts, so BM25 finds none; give "):
-        queries.asked(built, 10, pairs.read(session))
+    marks = recipe.Rows(files=["marks.txt"], held_out=10)
+    pairs = {"--pairs": queries.counted(Pairs("p.tsv"), session).table}
+    without = queries.asked(TrainingSources(marks, {}, session, 0))
+    assert without == {}, "no text has several sentences, so none is asked for"
+    with pytest.raises(UserError, match=r"^--texts: no words in \d+ texts, so BM25 finds none; give "):
+        queries.asked(TrainingSources(marks, pairs, session, 0))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from edgedistill.objectives import Targets, composition
 from edgedistill.objectives.ranking import cosines
 from edgedistill.planning import cost
 from edgedistill.session import Session
-from edgedistill.training import student_embeddings, train
+from edgedistill.training import train
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from tests.conftest import World, added_kinds, sentences
 
 
@@ -71,7 +72,7 @@ def test_an_objective_of_ones_own_column(world: World, tmp_path):
     assert cost.costs([spec], session)[0]["parameters"]["total"] > 0
     train.train(spec, tmp_path / "run", session)
     trained = run.open_run(tmp_path / "run")
-    rows = student_embeddings.embed(trained.student(), trained.tokenizer(), texts, trained.max_tokens)
+    rows = PreparedStudent.of(trained).embed(texts)
     found = (rows * np.roll(rows, -1, axis=0)).sum(1)
     wanted = np.array([similarity for _, _, similarity in pairs])
     assert np.corrcoef(found, wanted)[0, 1] > 0.5

@@ -28,7 +28,9 @@ def test_a_device_that_does_not_exist(folder: Path):
         lambda: verify.verify(folder, "cdua"),
     ]
     for fails in openings:
-        with pytest.raises(UserError, match=r"device=cdua: no device 'cdua'; did you mean 'cuda'\? \(cpu, cuda\)"):
+        with pytest.raises(
+            UserError, match=r"device=cdua: no device 'cdua'; did you mean 'cuda'\? \(cpu, cuda\)"
+        ):
             fails()
 
 

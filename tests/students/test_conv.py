@@ -23,7 +23,8 @@ from edgedistill.students import embedding_tables, head, kinds
 from edgedistill.students.head import Headed
 from edgedistill.students.kind import Kind, Size, Start, TableShape, build_to_train, table_shape
 from edgedistill.students.pooling import pool
-from edgedistill.training import student_embeddings, train
+from edgedistill.training import train
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from tests.conftest import World, sentences
 
 
@@ -98,7 +99,7 @@ def test_down_the_whole_line(world: World, tmp_path):
     assert cost.costs([spec], session)[0]["parameters"]["encoder"] == 32 * 32 * 3 + 32
     train.train(spec, tmp_path / "run", session)
     trained = run.open_run(tmp_path / "run")
-    expected = student_embeddings.embed(trained.student(), trained.tokenizer(), TEXTS, trained.max_tokens)
+    expected = PreparedStudent.of(trained).embed(TEXTS)
     assert (expected @ expected.T)[~np.eye(len(expected), dtype=bool)].min() < 0.99
     bundle_writer.export(tmp_path / "run", ["fp32", "w8", "int8"], tmp_path / "x", lambda line: None)
     for precision, product in (("fp32", "MatMul"), ("w8", "MatMulNBits"), ("int8", "MatMulIntegerToFloat")):

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe
 from edgedistill.data import corpus
@@ -17,8 +16,8 @@ from edgedistill.session import QUIET, Session
 from edgedistill.students import embedding_tables, narrow_bert
 from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder
-from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.load_models import Models
 from tests.conftest import World
 
@@ -72,7 +71,7 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     weighed = {**student, "embeddings": {**table, "weighting": "frequency", "count_exponent": 1.0}}
     tables = []
     for changed in (student, weighed):
-        module = started(world, **changed)[0]
+        module = started(world, **changed)[0].module
         parts = [
             part for part in module.modules() if type(part).__name__ in ("FactorizedEmbedding", "Embedding")
         ]
@@ -105,18 +104,17 @@ def test_a_folded_matrix_reads_projected_states_as_it_read_wide_ones():
     assert torch.allclose(small(state @ space), wide(state), atol=1e-5)
 
 
-def started(
-    world: World, **student: object
-) -> tuple[torch.nn.Module, list[str], np.ndarray, PreTrainedTokenizerBase]:
-    """An untrained student of the tiny world; texts, the teacher's vectors of them, and its tokenizer."""
+def started(world: World, **student: object) -> tuple[PreparedStudent, list[str], np.ndarray]:
+    """An untrained student of the tiny world; texts, and the teacher's vectors of them."""
     spec = recipe.parse(world.recipe(student={"kind": "bert", "head": "linear", **student}), "test")
     teacher = open_teacher(spec.teacher, Session(data=world.data))
     assert spec.rows is not None and isinstance(teacher, TeacherEncoder)
     texts = Rows.of_texts(corpus.build(spec.rows, Session(data=world.data), 0))
     words = student_tokenizer.build(spec, Models(teacher), texts, QUIET)
-    module = initial_weights.build(spec, Models(teacher), words, Session(data=world.data), texts).module
+    prepared = initial_weights.build(spec, Models(teacher), words, Session(data=world.data), texts)
+    prepared.module.eval()
     read = texts.sides[0].texts(texts.held_out)
-    return module.eval(), read, teacher.embed(read), words
+    return prepared, read, teacher.embed(read)
 
 
 @pytest.mark.parametrize(
@@ -132,27 +130,27 @@ def started(
 def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object]):
     """24 of 32 wide: on held-out texts far nearer than random layers behind the same PCA; the same bytes each
     time."""
-    module, texts, wanted, words = started(world, weights="teacher", width=24, **more)
-    near = (student_embeddings.embed(module, words, texts, 48) * wanted).sum(1).mean()
-    config = module.model.config  # type: ignore[union-attr]
+    student, texts, wanted = started(world, weights="teacher", width=24, **more)
+    near = (student.embed(texts) * wanted).sum(1).mean()
+    config = student.module.model.config  # type: ignore[union-attr]
     assert (config.hidden_size, config.num_attention_heads) == (24, 3)
-    other, _, _, same = started(world, layers=2, width=24, heads=3)
-    far = (student_embeddings.embed(other, same, texts, 48) * wanted).sum(1).mean()
+    other = started(world, layers=2, width=24, heads=3)[0]
+    far = (other.embed(texts) * wanted).sum(1).mean()
     assert near > 0.9 > 0.5 > far, (near, far)
     again = started(world, weights="teacher", width=24, **more)[0]
     assert all(
         torch.equal(a, b)
-        for a, b in zip(module.state_dict().values(), again.state_dict().values(), strict=True)
+        for a, b in zip(student.module.state_dict().values(), again.module.state_dict().values(), strict=True)
     )
 
 
 @pytest.mark.parametrize("more", [{"head": "none"}, {"width": 24}], ids=str)
 def test_positions_that_no_text_reaches_can_be_left_out(world: World, more: dict[str, object]):
     some = {"weights": "teacher", "max_tokens": 20, **more}
-    module, texts, _, words = started(world, **some)
+    student, texts, _ = started(world, **some)
     fewer = started(world, max_positions=20, **some)[0]
-    assert len(fewer.model.embeddings.position_embeddings.weight) == 20  # type: ignore[union-attr]
-    whole, cut = (student_embeddings.embed(each, words, texts, 20) for each in (module, fewer))
+    assert len(fewer.module.model.embeddings.position_embeddings.weight) == 20  # type: ignore[union-attr]
+    whole, cut = (each.embed(texts) for each in (student, fewer))
     assert np.allclose(whole, cut, atol=1e-5)
 
 

@@ -19,7 +19,8 @@ from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.students import bert, bert_layers, graph, kinds, recurrent
-from edgedistill.training import student_embeddings, train
+from edgedistill.training import train
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from tests.conftest import World, sentences
 from tests.students.test_graph import PIECES, make_recurrent, spread
 from tests.vocabulary.test_trim_tokenizer import plain_model, unigram
@@ -242,7 +243,7 @@ def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path):
     bundle_writer.export(tmp_path / "run", ["fp32", "w8", "int8"], tmp_path / "bundle", lambda line: None)
     texts = [*sentences(8, seed=4), "", "<pad> жar 🙂"]
     opened = run.open_run(tmp_path / "run")
-    expected = student_embeddings.embed(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
+    expected = PreparedStudent.of(opened).embed(texts)
     found = bundle.load(tmp_path / "bundle", precision="fp32").encode(texts)
     assert np.abs(found - expected).max() < 1e-5
     assert isinstance(opened.student(), bert.BertStudent)

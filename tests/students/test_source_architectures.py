@@ -27,8 +27,9 @@ from edgedistill.students.sentence_transformer import load_model
 from edgedistill.teacher import tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.tokenizer_files import encode_ids
-from edgedistill.training import student_embeddings, train
+from edgedistill.training import train
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.load_models import open_models
 from tests.conftest import World, sentences
 from tests.students.test_graph import spread
@@ -93,7 +94,7 @@ class Started:
         self.module: Any = self.prepared.module.eval()
 
     def embed(self, texts: list[str] = TEXTS) -> np.ndarray:
-        return student_embeddings.embed(self.module, self.tokenizer, texts, self.prepared.max_tokens)
+        return self.prepared.embed(texts)
 
 
 def batch(tokenizer: PreTrainedTokenizerBase, texts: list[str] = TEXTS) -> tuple[Tensor, Tensor]:
@@ -223,8 +224,8 @@ def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp
     finished = run.open_run(tmp_path / "run")
     assert (finished.dims, finished.shape["position_ids"]) == (32, "pad")
     teacher, texts = TeacherEncoder(recipe.Teacher(model=str(world.teacher))), sentences(20, seed=30)
-    before, trained = Started(world, sources("xlm-roberta"), layers=[0, 2], dims=None), finished.student()
-    after = student_embeddings.embed(trained, finished.tokenizer(), texts, 128)
+    before = Started(world, sources("xlm-roberta"), layers=[0, 2], dims=None)
+    after = PreparedStudent.of(finished).embed(texts)
     assert (after * teacher.embed(texts)).sum(1).mean() > 0.2 + (
         before.embed(texts) * teacher.embed(texts)
     ).sum(1).mean()

@@ -24,7 +24,7 @@ from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher import encoder, precomputed_embeddings, targets
 from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.targets import check, fit, fix_signs, pca, procrustes, ridge
-from edgedistill.training import load_models, student_embeddings, train
+from edgedistill.training import load_models, train
 from edgedistill.training.initial_student import initial_weights
 from edgedistill.training.inputs.stage_targets import TargetReader
 from edgedistill.training.load_models import Models
@@ -198,7 +198,7 @@ def test_alignment_begins_nearer(world: World, tmp_path):
             tmp_path / align,
         ).of_texts
         rows = np.arange(texts.training_count)
-        own = student_embeddings.embed(student.module, loaded.tokenizer, texts.texts(rows), 32)
+        own = student.embed(texts.texts(rows))
         found[align] = ((made[rows] * own).sum(1).mean(), gram(made[rows][:40])[np.triu_indices(40, 1)])
     assert found["procrustes"][0] > found["signed_permutation"][0] > found["none"][0]
     assert spearmanr(found["procrustes"][1], found["none"][1]).statistic > 0.9999

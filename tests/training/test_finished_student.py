@@ -17,8 +17,9 @@ from edgedistill.planning import cost
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.students import head
-from edgedistill.training import student_embeddings, train
+from edgedistill.training import train
 from edgedistill.training.initial_student import finished_student
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from tests.conftest import World, sentences
 
 TEXTS = sentences(40, seed=7)
@@ -57,7 +58,7 @@ def go(world: World, out: Path, said: list[str] | None = None, **changes: Any) -
 
 def embedded(folder: Path) -> np.ndarray:
     opened = run.open_run(folder)
-    return student_embeddings.embed(opened.student(), opened.tokenizer(), TEXTS, opened.max_tokens)
+    return PreparedStudent.of(opened).embed(TEXTS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,7 +137,7 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     assert (
         "| `teacher` | — | CC BY 4.0 |" in card[then:] and "| texts.txt | 440 | CC0 \\| one |" in card[then:]
     )
-    assert "| rows of the stage tune: triples.tsv |  | MIT |" in card[then:]
+    assert "| triples.tsv (stage tune) | not recorded | MIT |" in card[then:]
 
 
 def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp_path):
@@ -155,15 +156,13 @@ def test_more_tokens_than_before(name: str, world: World, sources: Path, tmp_pat
     go(world, tmp_path / "a", student={"weights": str(sources / name), "max_tokens": tokens}, stages=STILL)
     opened = run.open_run(tmp_path / "a")
     assert opened.max_tokens == tokens
-    module, tokenizer = opened.student(), opened.tokenizer()
-    before = student_embeddings.embed(source.student(), source.tokenizer(), TEXTS, source.max_tokens)
-    np.testing.assert_allclose(student_embeddings.embed(module, tokenizer, TEXTS, tokens), before, atol=2e-5)
+    student = PreparedStudent.of(opened)
+    before = PreparedStudent.of(source).embed(TEXTS)
+    np.testing.assert_allclose(student.embed(TEXTS), before, atol=2e-5)
     long = TEXTS[0]
-    while len(tokenizer(long)["input_ids"]) <= source.max_tokens:
+    while len(student.tokenizer(long)["input_ids"]) <= source.max_tokens:
         long += f" {TEXTS[1]}"
-    longer, other = student_embeddings.embed(
-        module, tokenizer, [f"{long} {TEXTS[2]}", f"{long} {TEXTS[3]}"], tokens
-    )
+    longer, other = student.embed([f"{long} {TEXTS[2]}", f"{long} {TEXTS[3]}"])
     assert np.isfinite(longer).all() and not np.allclose(longer, other, atol=1e-4)
 
 

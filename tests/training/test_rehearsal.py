@@ -13,7 +13,7 @@ from edgedistill import recipe, run
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.students import head, kinds
-from edgedistill.training import student_embeddings, train, trained_module
+from edgedistill.training import train, trained_module
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from tests.conftest import World, sentences
 
@@ -54,8 +54,7 @@ def go_on(world: World, source: Path, out: Path, **stage: Any) -> Path:
 
 def test_less_of_other_texts_is_forgotten(world: World, source: Path, tmp_path):
     def embedded(folder: Path) -> np.ndarray:
-        student = opened(folder)
-        return student_embeddings.embed(student.module, student.tokenizer, sentences(60, seed=3), 32)
+        return opened(folder).embed(sentences(60, seed=3))
 
     def kept(folder: Path) -> float:
         return float((embedded(folder) * embedded(source)).sum(1).mean())

@@ -17,8 +17,9 @@ from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher.encoder import TeacherEncoder
-from edgedistill.training import checkpoint, student_embeddings, train
+from edgedistill.training import checkpoint, train
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.load_models import Models
 from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World, sentences
@@ -35,9 +36,7 @@ def test_a_run_opens_and_embeds_like_it_was_trained(world: World, tmp_path):
     opened = run.open_run(tmp_path / "a")
     assert opened.dims == info["dims"] == 32
     assert opened.parameters["total"] == sum(p.numel() for p in opened.student().parameters())
-    vectors = student_embeddings.embed(
-        opened.student(), opened.tokenizer(), sentences(8, seed=5), opened.max_tokens
-    )
+    vectors = PreparedStudent.of(opened).embed(sentences(8, seed=5))
     assert vectors.shape == (8, 32)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert not resolve.unfinished_run(tmp_path / "a").exists()
@@ -59,11 +58,7 @@ def test_training_brings_the_student_closer(world: World, tmp_path):
         }
         go(world, tmp_path / str(steps), stages=[stage])
         opened = run.open_run(tmp_path / str(steps))
-        return float(
-            (student_embeddings.embed(opened.student(), opened.tokenizer(), texts, 48) * targets)
-            .sum(1)
-            .mean()
-        )
+        return float((PreparedStudent.of(opened).embed(texts) * targets).sum(1).mean())
 
     assert closeness(80) > closeness(1) + 0.2
 
@@ -351,14 +346,13 @@ def test_all_the_teachers_layers_and_no_stages_is_the_teacher(world: World, tmp_
     go(world, tmp_path / "itself", student={"kind": "teacher"}, stages=[])
     texts = sentences(20, seed=4)
     one, other = (run.open_run(tmp_path / name) for name in ("all", "itself"))
-    a, b = (student_embeddings.embed(r.student(), r.tokenizer(), texts, 48) for r in (one, other))
+    a, b = (PreparedStudent.of(r).embed(texts) for r in (one, other))
     assert np.abs(a - b).max() < 1e-6
     assert one.parameters == other.parameters
 
 
 def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path):
     """All the teacher's layers behind a trimmed table, untrained, are the teacher on texts of kept pieces."""
-    from edgedistill import files
     from edgedistill.data import corpus
 
     texts = "\n".join(sentences(12, seed=2))
@@ -373,13 +367,9 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path):
     assert spec.rows is not None
     built = corpus.build(spec.rows, Session(data=world.data), 0)
     kept = built.texts(range(built.training_count))
-    a, b = (student_embeddings.embed(r.student(), r.tokenizer(), kept, 48) for r in (one, other))
+    a, b = (PreparedStudent.of(r).embed(kept) for r in (one, other))
     assert np.abs(a - b).max() < 1e-6
-    lost = files.read_json(tmp_path / "trimmed/tokenizer/trim.json")
-    assert lost["held_out"]["texts"] == 2
-    assert (
-        lost["tokens"]["after"] == len(one.tokenizer()) < lost["tokens"]["before"] == len(other.tokenizer())
-    )
+    assert len(one.tokenizer()) < len(other.tokenizer())
     assert other.parameters["embedding"] - info["parameters"]["embedding"] == 32 * (
         len(other.tokenizer()) - len(one.tokenizer())
     )

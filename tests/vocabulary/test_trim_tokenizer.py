@@ -1,4 +1,4 @@
-"""A trimmed tokenizer of any model tokenizes kept texts as the old one did, and its report is correct."""
+"""A trimmed tokenizer of any model tokenizes kept texts as the old one did."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def trimmed(
     held_out: list[str] | None = None,
     min_count: int = 1,
     tokens: int | None = None,
-) -> tuple[Any, dict[str, Any]]:
+) -> Any:
     corpus: Any = Texts([*texts, *(held_out or [])])
     corpus.training_count = len(texts)
     return trim_tokenizer.trimmed(tokenizer, [corpus], recipe.Trim(min_count=min_count, tokens=tokens))
@@ -143,29 +143,24 @@ def test_kept_texts_are_tokenized_as_before(name: str, min_count: int):
     tokenizer = MAKE[name]()
     texts = [*sentences(12, seed=2), *scrambled(6, seed=3)]
     others = [*sentences(60, seed=4), *scrambled(60, seed=5)]
-    smaller, report = trimmed(tokenizer, texts, others, min_count)
+    smaller = trimmed(tokenizer, texts, others, min_count)
     old, new = ({at: token for token, at in each.get_vocab().items()} for each in (tokenizer, smaller))
     assert len(new) < len(old)
     order = [tokenizer.get_vocab()[new[at]] for at in range(len(new))]
     assert order == sorted(order)
-    identical = 0
-    for number, text in enumerate(texts + others):
+    for text in texts + others:
         before, after = ([*each(text)["input_ids"]] for each in (tokenizer, smaller))
         same = [old[at] for at in before] == [new[at] for at in after]
-        identical += same and number >= len(texts)
         if tokenizer.unk_token_id not in before:  # an unknown word may become known
             assert same or not {old[at] for at in before} <= set(new.values())
             assert same or min_count > 1 or text in others
-    assert round(report["held_out"]["identical"] * len(others)) == identical > 0
-    assert report["held_out"]["identical"] < 1
-    assert report["tokens"] == {"before": len(old), "after": len(new)}
 
 
 @pytest.mark.parametrize("name", MAKE)
 def test_a_saved_one_opens_as_it_was(name: str, tmp_path):
     from transformers import AutoTokenizer
 
-    tokenizer, _ = trimmed(MAKE[name](), sentences(12, seed=2))
+    tokenizer = trimmed(MAKE[name](), sentences(12, seed=2))
     tokenizer.save_pretrained(tmp_path)
     opened, raw = (
         AutoTokenizer.from_pretrained(tmp_path),
@@ -183,7 +178,7 @@ def test_a_saved_one_opens_as_it_was(name: str, tmp_path):
 @pytest.mark.parametrize("name", MAKE)
 def test_special_tokens_keep_their_ids(name: str):
     tokenizer = MAKE[name]()
-    made, _ = trimmed(tokenizer, ["the cat"])
+    made = trimmed(tokenizer, ["the cat"])
     first = [
         token
         for token in tokenizer.all_special_tokens
@@ -198,7 +193,7 @@ def test_special_tokens_keep_their_ids(name: str):
 
 def test_bytes_stay_so_that_nothing_becomes_unknown():
     for tokenizer in (unigram(byte_fallback=True),):
-        made, _ = trimmed(tokenizer, ["the cat"])
+        made = trimmed(tokenizer, ["the cat"])
         ids = made("жир 🙂 ß")["input_ids"]
         assert len(ids) > 10 and made.unk_token_id not in ids
 
@@ -219,7 +214,7 @@ def test_a_dead_end_may_open_and_characters_of_kept_tokens_stay():
     pieces = ["[PAD]", "[UNK]", "ab", "a", "##bc", "x", "##b", "q"]
     tokenizer = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
     assert cut(tokenizer, "abc xbc") == ["[UNK]", "x", "##bc"]
-    made, _ = trimmed(tokenizer, ["abc xbc a"])
+    made = trimmed(tokenizer, ["abc xbc a"])
     assert cut(made, "abc xbc") == ["a", "##bc", "x", "##bc"]
     # the character of a kept token stays, though no text uses it alone
     assert made.get_vocab().keys() & {"##b", "ab", "q"} == {"##b"}
@@ -239,19 +234,16 @@ def test_what_an_unknown_character_costs_stays():
     ]
     tokenizer = plain(models.Unigram(vocab, unk_id=1))
     assert cut(tokenizer, "bcde") == ["bc", "de"]
-    made, _ = trimmed(tokenizer, ["bcde", "cde"])
+    made = trimmed(tokenizer, ["bcde", "cde"])
     assert cut(made, "bcde") == ["bc", "de"]
     assert set(made.get_vocab()) == {"[PAD]", "[UNK]", "cde", "bc", "de", "zz"}
 
 
-def test_the_numbers_of_the_report_by_hand():
+def test_held_out_texts_keep_nothing():
     pieces = ["[PAD]", "[UNK]", "a", "##b", "ab", "b", "q"]
     tokenizer = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    _, report = trimmed(tokenizer, ["a b", "a", "a b"], ["ab a", "q", "a z", ""], min_count=2)
-    assert report["tokens"] == {"before": 7, "after": 5}  # q and ab go; ##b stays, as b does
-    assert report["held_out"] == {"texts": 4, "identical": 0.5}
-    line = "5 of 7 tokens kept; tokenized as before: 50.0% of the held-out texts"
-    assert trim_tokenizer.summary_line(report) == line
+    made = trimmed(tokenizer, ["a b", "a", "a b"], ["ab a", "q", "a z", ""], min_count=2)
+    assert set(made.get_vocab()) == {"[PAD]", "[UNK]", "a", "b", "##b"}  # ##b stays, as b does
 
 
 def test_a_number_of_tokens_is_filled_with_the_first_that_no_text_uses():
@@ -259,7 +251,7 @@ def test_a_number_of_tokens_is_filled_with_the_first_that_no_text_uses():
     tokenizer = plain(models.WordPiece({token: at for at, token in enumerate(vocabulary)}, unk_token="[UNK]"))
 
     def kept(tokens: int, least: int) -> set[str]:
-        smaller, _ = trimmed(tokenizer, ["aba ba", "aba"], tokens=tokens, min_count=least)
+        smaller = trimmed(tokenizer, ["aba ba", "aba"], tokens=tokens, min_count=least)
         return set(smaller.get_vocab())
 
     letters = {"[PAD]", "[UNK]", "a", "##a", "b", "##b"}

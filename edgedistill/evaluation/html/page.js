@@ -219,7 +219,7 @@ function compare(suite) {
   const ofMany = ` is the fastest of ${compared.length} bundles${scored.length > 1 ? leads : ''}`;
   return {
     best: a, rival: b, says: [coloured(a, called(a)), compared.length > 2 ? ofMany : ` is ${first}${scored.length > 1 ? `, and ${distance(a, b, suite)} on ${suite}` : ''}`],
-    rule: [others && `Elsewhere ${called(a)} scores ${others}.`, distinct(reports.map((each) => `${languages(each)}`)).length > 1 && `${learned()[1]}.`],
+    rule: [others && `Elsewhere ${called(a)} scores ${others}.`, distinct(reports.map((each) => `${languages(each)}`)).length > 1 && learned() && `${learned()[1]}.`],
   };
 }
 
@@ -330,9 +330,9 @@ function sameGraph() {
 
 const languages = ({bundle}) => bundle.languages ?? [];
 
-/** The languages of the students that learned from translations, and which the suites do not test; null where none did. */
+/** The languages of the students that know several, and whether the suites test them; null where none does. */
 function learned() {
-  const known = graphs().filter((report, at, list) => languages(report).length && list.findIndex(({bundle}) => bundle.name === report.bundle.name) === at);
+  const known = graphs().filter((report, at, list) => languages(report).length > 1 && list.findIndex(({bundle}) => bundle.name === report.bundle.name) === at);
   if (!known.length) return null;
   const named = new Set(all.flatMap(({quality}) => Object.values(quality).flatMap(({kind, tasks: of}) => (['sts', 'transfer', 'pair_classification'].includes(kind) ? Object.keys(of) : ['other', ...Object.keys(of)]))).flatMap((task) => task.toLowerCase().split(/[^a-z]+/)));
   const untested = !named.has('other') && known.every((report) => !languages(report).some((each) => each !== 'en' && named.has(each)));

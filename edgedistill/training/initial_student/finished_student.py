@@ -28,7 +28,6 @@ from edgedistill.students import embedding_tables, kinds
 from edgedistill.students.head import LEXICAL_CODES, without_lexical_channel
 from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher.targets import EmbeddingRows, ridge
-from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 # What the embeddings of a teacher depend on.
@@ -222,10 +221,8 @@ def _pooled(student: PreparedStudent, texts: list[str]) -> ndarray:
     bare.head = None
     try:
         with without_lexical_channel(bare):
-            rows = student_embeddings.embed(
-                bare.eval(), student.tokenizer, texts, student.max_tokens, unit=False
-            )
-        return rows.astype(np.float64)
+            bare.eval()
+            return student.embed(texts, unit=False).astype(np.float64)
     finally:
         bare.head = head
 

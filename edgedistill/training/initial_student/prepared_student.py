@@ -1,4 +1,5 @@
-"""A student as it is handed from one part of training to the next: module, shape, tokenizer."""
+"""A student as it is handed from one part of training to the next: module, shape, tokenizer; and the
+embeddings that it gives while it is a torch module."""
 
 from __future__ import annotations
 
@@ -15,12 +16,17 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.token_cache import TokenCache, TokenPass
+from edgedistill.evaluation.scoring import Encode, Encoder
 from edgedistill.files import Json
 from edgedistill.run import Run, Shaped
-from edgedistill.runtime.prompts import Prompts
+from edgedistill.runtime.prompts import ROLES, Prompts
 from edgedistill.session import Session
+from edgedistill.students import kinds
+from edgedistill.teacher import encoder as teachers
+from edgedistill.teacher import tokenizer_files
 
 NO_PROMPTS = Prompts()
+TOKENS_PER_BATCH = 8_192  # padding included, where nothing is trained
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,28 @@ class PreparedStudent(Shaped):
     def limited_tokenizer(self) -> StudentTokenizer:
         """The tokenizer with the student's limit and prompts."""
         return StudentTokenizer(self.tokenizer, self.max_tokens, self.prompts)
+
+    @property
+    def encoder(self) -> Encoder:
+        """What embeds texts by their roles with the module as it is then."""
+
+        def in_role(role: str) -> Encode:
+            prompt = self.prompts.of(role)
+            return lambda texts: self.embed([prompt + text for text in texts])
+
+        text, query, document = map(in_role, ROLES)
+        return Encoder(text, query, document)
+
+    def embed(self, texts: list[str], unit: bool = True) -> ndarray:
+        """Embeddings (n, d) float32 of texts, without prompts, by the module as it is, on its own device.
+
+        With `unit` they are scaled to unit length, otherwise they are as the module returns them.
+        """
+        forward = teachers.torch_forward(self.module, next(self.module.parameters()).device)
+        ids = tokenizer_files.encode_ids(self.tokenizer, texts, self.max_tokens)
+        pad_id = self.limited_tokenizer.pad_id
+        dims = kinds.dims(self.module)
+        return teachers.embed_in_batches(forward, ids, pad_id, dims, TOKENS_PER_BATCH, unit)
 
 
 def token_counts(tokens: Sequence[TokenCache], corpora: Sequence[Corpus], vocabulary: int) -> ndarray:

@@ -4,7 +4,6 @@ learned from the corpus."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -40,44 +39,40 @@ def build(
     """
     if folder is not None and (folder / "tokenizer").exists():
         return AutoTokenizer.from_pretrained(folder / "tokenizer", trust_remote_code=False)
-    trimming = None
     if models.finished is not None:
         tokenizer = models.finished.tokenizer()
     else:
-        tokenizer, trimming = _new(spec.built, models, [] if texts is None else texts.sides, session)
+        tokenizer = _new(spec.built, models, [] if texts is None else texts.sides, session)
     tokenizer = tokenizer_files.from_the_start(tokenizer)
-    keep(tokenizer, folder, trimming)
+    keep(tokenizer, folder)
     return tokenizer
 
 
-def keep(tokenizer: PreTrainedTokenizerBase, folder: Path | None, trimming: Any = None) -> None:
-    """Write a tokenizer, and what was trimmed of it, to the unfinished run's `folder`, where it is not there
-    yet."""
+def keep(tokenizer: PreTrainedTokenizerBase, folder: Path | None) -> None:
+    """Write a tokenizer to the unfinished run's `folder`, where it is not there yet."""
     if folder is None or (folder / "tokenizer").exists():
         return
     with files.new_folder(folder / "tokenizer") as temporary:
         tokenizer_files.save_tokenizer(tokenizer, temporary)
-        if trimming is not None:
-            files.write_json(temporary / "trim.json", trimming)
 
 
 def _new(
     student: recipe.BuiltStudent, models: Models, corpora: list[Corpus], session: Session
-) -> tuple[PreTrainedTokenizerBase, Any]:
-    """(the tokenizer of a student whose shape the recipe describes, the content of trim.json or None)."""
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a student whose shape the recipe describes."""
     for field, what in OF_THE_CORPUS.items():
         if getattr(student, field) is not None and not corpora:
             raise UserError(
                 f"student.{field}: {what} the rows, and the recipe has none; add `rows`, or leave it out"
             )
     if student.unigram is not None:
-        return learn_tokenizer.learn_unigram(corpora, student.unigram, session=session), None
+        return learn_tokenizer.learn_unigram(corpora, student.unigram, session=session)
     tokenizer = named(student, models)
     if student.trim is None:
-        return tokenizer, None
-    smaller, report = trim_tokenizer.trimmed(tokenizer, corpora, student.trim)
-    session.log(f"student.trim: {trim_tokenizer.summary_line(report)}")
-    return smaller, report
+        return tokenizer
+    smaller = trim_tokenizer.trimmed(tokenizer, corpora, student.trim)
+    session.log(f"student.trim: {len(smaller):,} of {len(tokenizer):,} tokens kept")
+    return smaller
 
 
 def named(student: recipe.BuiltStudent, models: Models) -> PreTrainedTokenizerBase:

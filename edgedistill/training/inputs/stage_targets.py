@@ -23,7 +23,6 @@ from edgedistill.teacher import assistant, targets, tuple_scores
 from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.teacher.tuple_scores import Embedded, ScoredTuples
-from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import batch_order
 from edgedistill.training.load_models import Models
@@ -177,9 +176,8 @@ class TargetReader:
         return targets.load_or_fit(spec.targets, data, self.folder / "targets", self.session.log)
 
     def _of_student(self, rows: ndarray) -> ndarray:
-        student = self.student
-        texts = self.texts.sides[0].texts(rows)
-        return student_embeddings.embed(student.module.eval(), student.tokenizer, texts, student.max_tokens)
+        self.student.module.eval()
+        return self.student.embed(self.texts.sides[0].texts(rows))
 
     def _reduced(self, side: Side) -> EmbeddingRows:
         """What the recipe's `targets` make of the embeddings of a side."""

@@ -26,7 +26,7 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.teacher import Embedder
 from edgedistill.teacher.embedding_cache import EMBEDDINGS, HASHES
-from edgedistill.training import teacher_cache, train
+from edgedistill.training import cache_passes, train
 from tests.conftest import World
 from tests.faults.record import record
 from tests.training.test_tuples import COSINE, data, spec, stage  # noqa: F401 (a fixture)
@@ -56,18 +56,18 @@ def contents(cache: Path, what: str = "teachers") -> dict[str, bytes]:
 
 def test_shares_leave_the_bytes_of_one_pass_and_training_finds_them(world: World, tmp_path):
     tiny = parsed(world)
-    whole = teacher_cache.fill(tiny, session(world, tmp_path / "one"))["passes"]
+    whole = cache_passes.fill(tiny, session(world, tmp_path / "one"))["passes"]
     assert [(each["name"], each["texts"], each["shards"], each["done"]) for each in whole] == [
         ("teacher", 440, SHARDS, SHARDS),
         ("tokens", 440, SHARDS, SHARDS),
     ]
     for number, done in ((2, 2), (0, 5), (1, SHARDS)):
-        found = teacher_cache.fill(tiny, session(world, tmp_path / "three"), (number, 3))["passes"]
+        found = cache_passes.fill(tiny, session(world, tmp_path / "three"), (number, 3))["passes"]
         assert [each["done"] for each in found] == [done, done]
     expected = contents(tmp_path / "one")
     assert contents(tmp_path / "three") == expected and len(expected) == 3 * SHARDS
     changed = {path: path.stat().st_mtime_ns for path in (tmp_path / "three" / "teachers").rglob("*.npy")}
-    teacher_cache.fill(tiny, session(world, tmp_path / "three"), (1, 2))
+    cache_passes.fill(tiny, session(world, tmp_path / "three"), (1, 2))
     assert {path: path.stat().st_mtime_ns for path in changed} == changed
     lines = list[str]()
     train.train(tiny, tmp_path / "run", session(world, tmp_path / "three", log=lines.append))
@@ -82,14 +82,14 @@ def test_tokens_of_shards_are_made_once_and_again_where_they_were_damaged(
     world: World, tmp_path, monkeypatch
 ):
     tiny, here = parsed(world), session(world, tmp_path)
-    teacher_cache.fill(tiny, here, (0, 2))
+    cache_passes.fill(tiny, here, (0, 2))
     shards = next((tmp_path / "tokens").glob("*.shards"))
     assert sorted(each.name for each in shards.iterdir()) == ["00000", "00002", "00004", "00006"]
     before, made = (shards / "00002" / "ids.bin").read_bytes(), list[int]()
     (shards / "00002" / "ids.bin").write_bytes(before[:-1])
     tokenized = TokenPass._tokenized
     monkeypatch.setattr(TokenPass, "_tokenized", lambda self, n: made.append(n) or tokenized(self, n))
-    found = teacher_cache.fill(tiny, here, (0, 2))["passes"]
+    found = cache_passes.fill(tiny, here, (0, 2))["passes"]
     assert made == [2] and (shards / "00002" / "ids.bin").read_bytes() == before and found[1]["done"] == 4
     train.train(tiny, tmp_path / "run", here)
     assert made == [2, 1, 3, 5], "what a share has is joined"
@@ -98,14 +98,14 @@ def test_tokens_of_shards_are_made_once_and_again_where_they_were_damaged(
 def test_a_vocabulary_of_the_corpus_is_left_to_train(world: World, tmp_path):
     lines = list[str]()
     trimmed = parsed(world, student={**world.recipe()["student"], "trim": {"min_count": 1}})
-    found = teacher_cache.fill(trimmed, session(world, tmp_path, log=lines.append))["passes"]
+    found = cache_passes.fill(trimmed, session(world, tmp_path, log=lines.append))["passes"]
     assert [each["name"] for each in found] == ["teacher"] and not (tmp_path / "tokens").exists()
     assert "student.trim: the tokenizer depends on the whole corpus; train tokenizes it" in lines
 
 
 def test_tuples_are_embedded_in_their_roles(data: World, tmp_path):  # noqa: F811
     of_tuples = spec(data, stage(COSINE, {"queries": {"per_text": 2}}))
-    found = teacher_cache.fill(of_tuples, session(data, tmp_path / "cache"))["passes"]
+    found = cache_passes.fill(of_tuples, session(data, tmp_path / "cache"))["passes"]
     assert {each["name"] for each in found} == {"query", "document", "tokens"}
     lines = list[str]()
     train.train(of_tuples, tmp_path / "run", session(data, tmp_path / "cache", log=lines.append))
@@ -131,7 +131,7 @@ def test_a_killed_job_loses_at_most_its_shard(world: World, tmp_path):
     """Two jobs, the second killed with SIGKILL within its second shard, and started again."""
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps(parsed(world).model_dump(by_alias=True)), encoding="utf-8")
-    teacher_cache.fill(parsed(world), session(world, tmp_path / "one"), (1, 2))
+    cache_passes.fill(parsed(world), session(world, tmp_path / "one"), (1, 2))
     environment = {**os.environ, "EDGEDISTILL_CACHE": str(tmp_path / "two"), "SLOW": "0.3"}
     command = [sys.executable, "-c", COMMAND, "cache", str(path), "--data", str(world.data), "--only", "2/2"]
     command += ["--device=cpu"]
@@ -143,7 +143,7 @@ def test_a_killed_job_loses_at_most_its_shard(world: World, tmp_path):
     assert job.wait() == -signal.SIGKILL
     kept = {path.parent: path.stat().st_mtime_ns for path in marks()}
     assert 1 <= len(kept) < 3
-    done = teacher_cache.fill(parsed(world), session(world, tmp_path / "two"), (1, 2))["passes"]
+    done = cache_passes.fill(parsed(world), session(world, tmp_path / "two"), (1, 2))["passes"]
     assert [(each["name"], each["done"], each["shards"]) for each in done] == [
         ("teacher", 3, 7),
         ("tokens", 3, 7),
@@ -158,9 +158,9 @@ from pathlib import Path
 from edgedistill import recipe
 from edgedistill.session import Session
 from edgedistill.data import corpus
-from edgedistill.training import teacher_cache
+from edgedistill.training import cache_passes
 corpus.SHARD = 64
-whole = teacher_cache.Worker
+whole = cache_passes.Worker
 class Killed(whole):
     def __init__(self, *given):
         corpus.SHARD = 64
@@ -172,9 +172,9 @@ class Killed(whole):
             os.kill(os.getpid(), 9)
         return super().make(number, shard)
 sys_argv = sys.argv
-teacher_cache.Worker = Killed
+cache_passes.Worker = Killed
 session = Session(data=Path(sys.argv[3]), cache_folder=Path(sys.argv[2], "ray"))
-print(teacher_cache.fill(recipe.read(sys.argv[1]), session, engine="ray")["passes"][0]["done"])
+print(cache_passes.fill(recipe.read(sys.argv[1]), session, engine="ray")["passes"][0]["done"])
 """
 
 
@@ -188,15 +188,15 @@ def test_ray_goes_on_after_a_killed_actor(world: World, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "7", done.stderr
     assert (tmp_path / "killed").exists()
-    teacher_cache.fill(parsed(world), session(world, tmp_path / "one"))
+    cache_passes.fill(parsed(world), session(world, tmp_path / "one"))
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
 
 
 def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_path):
     tiny = parsed(world)
-    found = teacher_cache.fill(tiny, session(world, tmp_path))["passes"][0]
+    found = cache_passes.fill(tiny, session(world, tmp_path))["passes"][0]
     hashes, rows = (np.load(Path(found["folder"], "00000", name)) for name in (HASHES, EMBEDDINGS))
-    opened = teacher_cache.open_sources(tiny, session(world, tmp_path)).texts
+    opened = cache_passes.open_sources(tiny, session(world, tmp_path)).texts
     assert opened is not None
     (texts,) = opened.sides
     embedder = Embedder(tiny, "body", session=Session(device="cpu"))
