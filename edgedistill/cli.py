@@ -1018,13 +1018,10 @@ def main() -> None:
         sys.exit(141)
     else:
         return
-    try:
-        sys.stderr.write(message + "\n")
-    except OSError:  # a log file on a full disk: the exit code still says what happened
-        _discard(sys.stderr)
+    log(message)
     if "--json" in sys.argv:
         with suppress(UserError, OSError), _written_stdout():  # stdout may be what has failed
-            sys.stdout.write(files.json_text({"error": message, **details}, default=str) + "\n")
+            print_result({"error": message, **details}, as_json=True)
     sys.exit(code)
 
 
