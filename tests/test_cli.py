@@ -281,6 +281,7 @@ def test_a_number_outside_its_range_is_named(tmp_path):
         ("embed nano --threads 0", "--threads 0: "),
         ("bench nano --on there", "--runner or --on: no program or machine 'there'; choose one: "),
         ("bench nano --compare a.json b.json", "--compare: measures nothing, but nano is named too; "),
+        ("serve nano --cors example.org", "--cors example.org: not an origin; "),
         ("verify nano:fp64", "nano: no precision 'fp64'; choose int8; "),
         ("demo --out .", ".: exists already; add --overwrite "),
         ("--versoin", "edgedistill: No such option: --versoin (Possible options: --version)"),
@@ -347,6 +348,8 @@ def test_recipes_lists_and_prints(tmp_path):
     assert "bert-2x128" in names
     printed = call("recipes", "bert-2x128", folder=tmp_path)
     assert printed.stdout.startswith("name: bert-2x128\n")
+    (tmp_path / "bad.yaml").write_bytes(b"\xff")
+    assert call("recipes", "bad.yaml", folder=tmp_path).stderr.startswith("bad.yaml: not YAML: ")
     (tmp_path / "mine.yaml").write_text(printed.stdout, encoding="utf-8")
     assert last(call("recipes", "mine.yaml", "--json", folder=tmp_path))["recipe"]["name"] == "bert-2x128"  # type: ignore[index, call-overload]
 
