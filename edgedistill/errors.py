@@ -8,7 +8,7 @@ import importlib
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -17,8 +17,9 @@ from typing import Any
 class UserError(Exception):
     """Something the user can fix; a command exits with 2.
 
-    `problems` has one line per problem, each *place: fact; way out*, with invisible characters escaped: what
-    is quoted may come from a stranger's file. `details` are added to the JSON object of `--json`.
+    problems: one line per problem, *place: fact; way out*. Invisible characters are escaped, since a quoted
+        text may come from a stranger's file.
+    details: added to the JSON object of `--json`.
     """
 
     def __init__(self, *problems: str, details: dict[str, Any] | None = None) -> None:
@@ -30,7 +31,7 @@ class UserError(Exception):
 class CheckFailed(Exception):
     """A check ran and failed: parity, a recipe's requirement, a file's hash; a command exits with 1.
 
-    `details`, the measured values, are added to the JSON object of `--json`.
+    details: the measured values, added to the JSON object of `--json`.
     """
 
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
@@ -140,6 +141,19 @@ def _system_error(error: BaseException) -> int | None:
     elif isinstance(error, OSError):
         number = errno.ENOSPC if _NUMPY.match(str(error)) else error.errno
     return number if number in _WAYS_OUT else None
+
+
+@contextmanager
+def as_options(words: Mapping[str, str]) -> Iterator[None]:
+    """Raise the UserErrors of a recipe, or of a function, with options of the command line in place of its
+    keys, which are regular expressions, or parameters."""
+    try:
+        yield
+    except UserError as error:
+        problems = str(error)
+        for key, option in words.items():
+            problems = re.sub(key, option, problems, flags=re.MULTILINE)
+        raise UserError(*problems.split("\n"), details=error.details) from error
 
 
 class Problems:

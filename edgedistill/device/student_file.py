@@ -100,7 +100,7 @@ def content(opened: bundle.Bundle) -> bytes:
     """The file of an opened bundle; of a pair of encoders that of queries, behind it at a multiple of 64 the
     one of documents. Raises UserError as `write`."""
     manifest = opened.manifest
-    name = opened.manifest["name"]
+    name = manifest["name"]
     if manifest.get("shape"):
         raise UserError(f"{name}: graphs of one fixed shape; export the student without --shape for the core")
     if opened.pair:
@@ -115,8 +115,8 @@ def content(opened: bundle.Bundle) -> bytes:
 
 def _student(opened: bundle.Bundle, about: Json) -> bytes:
     """The file of one encoder or classifier, which says `about` too."""
-    name = opened.manifest["name"]
     manifest = opened.manifest
+    name = manifest["name"]
     if opened.precision not in PRECISIONS:
         raise UserError(
             f"{name}: the precision {opened.precision}, which the core has no place for; take one of "
@@ -267,7 +267,7 @@ class _File:
         blocks = _blocks(values if nibbles is None else nibbles, PADDED, 4)
         self.array(blocks if nibbles is None else _pairs(blocks, 32))
         self.floats(scales.reshape(-1))
-        self.array(_padded(values.astype(np.int32).sum(1, dtype=np.int32), (PADDED,)))
+        self.array(_padded(values.sum(1, dtype=np.int32), (PADDED,)))
         if product.zero == FIXED:
             assert product.factors is not None
             self.array(np.pad(product.factors, (0, -cols % PADDED), constant_values=1).astype(np.float32))

@@ -7,19 +7,18 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import files, recipe
+from edgedistill import recipe
 from edgedistill.data import file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import KINDS
-from edgedistill.errors import UserError, counted
+from edgedistill.errors import UserError, as_options, counted
 from edgedistill.export import library_files
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
@@ -86,18 +85,6 @@ def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -
     return built
 
 
-@contextmanager
-def as_options(words: Mapping[str, str]) -> Iterator[None]:
-    """Raise a recipe's UserErrors with the command line's words in place of its keys."""
-    try:
-        yield
-    except UserError as error:
-        problems = "\n".join(error.problems)
-        for key, option in words.items():
-            problems = problems.replace(key, option)
-        raise UserError(*problems.split("\n")) from None
-
-
 def parsed(section: dict[str, Any]) -> recipe.Rows:
     """A recipe's section of texts."""
     whole = {"name": "texts", "teacher": {"model": "m"}, "student": {"kind": "teacher"}, "rows": section}
@@ -106,22 +93,19 @@ def parsed(section: dict[str, Any]) -> recipe.Rows:
     return rows
 
 
-def described(read: Corpus, teacher: TeacherEncoder) -> list[str]:
-    """Number, length and language of the texts, in lines. Raises UserError for texts in a language that the
+def described(read: Corpus, teacher: TeacherEncoder) -> str:
+    """Number, length and language of the texts, in a line. Raises UserError for texts in a language that the
     teacher does not know."""
     texts = sample(read)
-    low, middle, high = np.quantile(word_counts(texts), (0.05, 0.5, 0.95)).astype(int)
     known = whole_words(teacher.tokenizer, texts)
     if known < OTHER:
         example = texts[len(texts) // 2][:60]
         way_out = "give a teacher of their language, or other texts"
         raise UserError(f'--texts: {unknown_language(known)} (such as "{example}"); {way_out}')
-    lines = files.read_json(read.folder / "corpus.json")["read"]
-    lengths = f"{low} to {high} words (median {middle}); {known:.0%} of words are known whole"
-    facts = [f"{lines:,} read, {len(read):,} used, of {lengths}"]
-    if len(read) < ENOUGH_TEXTS:
-        facts.append(f"{len(read):,} texts; students of this size gain from up to {ENOUGH_TEXTS:,} and more")
-    return facts
+    words = word_counts(texts).mean()
+    fact = f"{len(read):,} of {words:.0f} words on average, {known:.0%} of them known whole"
+    more = f"; students of this size gain from up to {ENOUGH_TEXTS:,} and more"
+    return fact + more * (len(read) < ENOUGH_TEXTS)
 
 
 def sample(read: Corpus) -> list[str]:

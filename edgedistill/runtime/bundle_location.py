@@ -18,6 +18,7 @@ DOCUMENTATION = "Python's documentation"  # the texts that ship, as records name
 LICENCES = {DOCUMENTATION: "PSF-2.0"}
 SEARCH = "search-test"
 SCORED = {"sts7": "STS", SEARCH: "search"}  # suites of every student, and their titles
+CHOICE = "Smallest: micro. Best STS: nano. Best search: small. Several languages: multi."
 FOLDER = Path("bundles")  # where `edgedistill export` writes, and where plain names are looked up
 
 
@@ -69,9 +70,8 @@ def choose_precision(manifest: Json, folder: Path, asked: str | None, device: st
     fact = unknown_name("precision", asked, available)
     if folder.resolve().parent == files.shipped_folder("bundle").resolve():
         place = folder.name
-    elif asked in PRECISIONS:
-        fact += f", or export it from its run with --precision {asked}"
-    raise UserError(f"{place}: {fact}")
+    others = f"edgedistill export {place} --precision writes others ({', '.join(PRECISIONS)})"
+    raise UserError(f"{place}: {fact}; {others}")
 
 
 def _located(name: str | Path) -> tuple[Path, str | None] | None:
@@ -135,8 +135,9 @@ def shipped() -> list[Json]:
     """The bundles that ship, from their manifests and reports: {name, folder, about, languages, max_tokens,
     size_bytes, scores, licences}.
 
-    size_bytes is that of the graph and tokenizer.json, which a device needs. scores are averages of suites,
-    0 to 1. licences are those of the teachers and of the texts of all trainings of the student.
+    size_bytes: of the graph and tokenizer.json.
+    scores: averages of suites, 0 to 1.
+    licences: of the teachers and texts of all trainings of the student.
     """
     students = []
     for name, scores in files.read_json(SCORES).items():
