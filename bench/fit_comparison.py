@@ -66,7 +66,7 @@ def main() -> None:
     scored = encoders(arguments.fit, done, arguments.tokens, arguments.beside, session)
     state = record.read(arguments.fit)
     assert state is not None
-    kept = ("budget", "seconds", "winner", "verdict", "teacher", "start", "candidates", "texts")
+    kept = ("budget", "seconds", "winner", "verdict", "teacher", "start", "candidates")
     suites = dict[str, dict[str, float]]()
     report = {
         **{key: done[key] for key in kept},

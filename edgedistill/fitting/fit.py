@@ -97,7 +97,6 @@ def _find(fit: Fit) -> dict[str, Any]:
         "start": state.start.measures if state.start is not None else None,
         "budget": asdict(fit.request.budget),
         "held_out": len(fit.judge.texts),
-        "texts": state.texts,
         "candidates": [candidate.report for candidate in [*state.measured, *failed]],
         "seconds": round(fit.spent_s, 1),
     }

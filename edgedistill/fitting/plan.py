@@ -214,16 +214,14 @@ def _choose_texts(fit: Fit) -> None:
         embedded = sum(map(len, fit.state.pairs.read(session).sides))
     whole = texts.section(request.texts, request.column, request.data)
     read = texts.read({**whole, "limit": texts.MOST_TEXTS}, texts.LEAST_TEXTS, session, request.seed)
-    facts = texts.described(read, fit.teacher)
-    for fact in facts:
-        session.log(f"texts: {fact}")
+    session.log(f"texts: {texts.described(read, fit.teacher)}")
     sample = training_time.sample(read)
     rate = training_time.seconds_per_text(fit.teacher, sample, session.device, TEACHER_S)
     section = texts.training_section(whole, read, _most_texts(request.minutes, rate, embedded))
     if section.get("limit", len(read)) < len(read):
         fact = "spread evenly: what the teacher can embed in its share of the time"
         session.log(f"texts: {section['limit']:,} of them, {fact}")
-    fit.record(texts=facts, corpus=section)
+    fit.record(corpus=section)
     _ = fit.queries  # raises where BM25 finds no words
 
 

@@ -3,7 +3,6 @@ things are found, so that a killed fit goes on where it was."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -56,8 +55,8 @@ class FitRequest:
 
     def settings(self) -> dict[str, Any]:
         """The request as plain data, its places as they were given: another process goes on from it."""
-        settings: dict[str, Any] = json.loads(
-            TypeAdapter(FitRequest).dump_json(self, exclude={"data"}, by_alias=True)
+        settings: dict[str, Any] = TypeAdapter(FitRequest).dump_python(
+            self, mode="json", exclude={"data"}, by_alias=True
         )
         return settings
 
@@ -130,7 +129,6 @@ class State:
 
     settings: dict[str, Any]
     teacher: dict[str, Any] | None = None
-    texts: list[str] = field(default_factory=list)
     corpus: dict[str, Any] | None = None
     pairs: Pairs | None = None
     fits: list[Costed] | None = None

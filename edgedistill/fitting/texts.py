@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import files, recipe
+from edgedistill import recipe
 from edgedistill.data import file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import KINDS
@@ -108,22 +108,19 @@ def parsed(section: dict[str, Any]) -> recipe.Rows:
     return rows
 
 
-def described(read: Corpus, teacher: TeacherEncoder) -> list[str]:
-    """Number, length and language of the texts, in lines. Raises UserError for texts in a language that the
+def described(read: Corpus, teacher: TeacherEncoder) -> str:
+    """Number, length and language of the texts, in a line. Raises UserError for texts in a language that the
     teacher does not know."""
     texts = sample(read)
-    low, middle, high = np.quantile(word_counts(texts), (0.05, 0.5, 0.95)).astype(int)
     known = whole_words(teacher.tokenizer, texts)
     if known < OTHER:
         example = texts[len(texts) // 2][:60]
         way_out = "give a teacher of their language, or other texts"
         raise UserError(f'--texts: {unknown_language(known)} (such as "{example}"); {way_out}')
-    lines = files.read_json(read.folder / "corpus.json")["read"]
-    lengths = f"{low} to {high} words (median {middle}); {known:.0%} of words are known whole"
-    facts = [f"{lines:,} read, {len(read):,} used, of {lengths}"]
-    if len(read) < ENOUGH_TEXTS:
-        facts.append(f"{len(read):,} texts; students of this size gain from up to {ENOUGH_TEXTS:,} and more")
-    return facts
+    words = word_counts(texts).mean()
+    fact = f"{len(read):,} of {words:.0f} words on average, {known:.0%} of them known whole"
+    more = f"; students of this size gain from up to {ENOUGH_TEXTS:,} and more"
+    return fact + more * (len(read) < ENOUGH_TEXTS)
 
 
 def sample(read: Corpus) -> list[str]:

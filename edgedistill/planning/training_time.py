@@ -39,7 +39,8 @@ def training_samples(opened: Opened) -> int:
     counts."""
     spec = opened.spec
     samples = 0
-    for stage, ahead in zip(spec.distilling, opened.stages, strict=True):
+    for ahead in opened.stages:
+        stage = ahead.stage.spec
         samples += steps(stage, ahead.training) * stage.batch * stage.views(spec.rows_of(stage))
     return samples
 

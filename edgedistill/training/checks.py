@@ -22,9 +22,10 @@ from edgedistill.training.training_sources import TrainingSources
 
 
 class StageRows(NamedTuple):
-    """What a stage trains on: its own rows, or the recipe's; how many rows, without those
+    """A stage that distils and what it trains on: its own rows, or the recipe's; how many rows, without those
     that fill its queue, are for `training`."""
 
+    stage: NumberedStage
     rows: Rows
     training: int
 
@@ -56,7 +57,7 @@ def _rows_of(stage: NumberedStage, sources: TrainingSources) -> StageRows:
     if count == 0:
         named = ", ".join(stage.spec.tables or [])
         raise UserError(f"{stage.place}.tables: none are left of {named} to train on; name others")
-    return StageRows(rows, count - batches.queue_rows(stage, count))
+    return StageRows(stage, rows, count - batches.queue_rows(stage, count))
 
 
 def check_objectives(spec: Recipe, student: PreparedStudent, models: Models) -> None:

@@ -59,11 +59,11 @@ class Opened(Sources):
         """What is allowed but probably not meant, one line each: an unusual share of held-out texts, a batch
         larger than the corpus."""
         warnings = [] if self.texts is None else _held_out_warnings(self.texts)
-        for number, (stage, ahead) in enumerate(zip(self.spec.distilling, self.stages, strict=True)):
-            if stage.batch > ahead.training:
+        for stage, _, training in self.stages:
+            if stage.spec.batch > training:
                 warnings.append(
-                    f"stages[{number}].batch: {stage.batch:,} rows, but only {ahead.training:,} to "
-                    "train on, so every batch repeats some; lower it, or add texts"
+                    f"{stage.place}.batch: {stage.spec.batch:,} rows, but only {training:,} to train on, so "
+                    "every batch repeats some; lower it, or add texts"
                 )
         return warnings
 

@@ -31,14 +31,9 @@ from edgedistill.training import (
 )
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
-from edgedistill.training.inputs.batches import Batches
 from edgedistill.training.record import MetricsLog, progress_bar
 from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress, stages_done
-from edgedistill.training.stages import NumberedStage, distillation_stages
 from edgedistill.training.trained_module import Accelerator
-
-# a stage, what it reads, and what selects its weights
-StageAhead = tuple[NumberedStage, Batches, Selection | None]
 
 
 def train(
@@ -98,19 +93,19 @@ def train(
                 running.selections.append(selection)
             # Again: the first session of onnxruntime in a process may have changed it.
             teachers.flush_denormals()
-            ahead = [
-                (numbered, batches[numbered.number], selection) for numbered in distillation_stages(spec)
-            ]
+            distilling = zip(opened.stages, batches, strict=True)
+            # a stage, what it reads, and what selects its weights
+            ahead = [(stage, rows, selection) for (stage, *_), rows in distilling]
             fine = None
             if opened.labelled is not None:
                 rows, fine = finetuning.prepared(opened.labelled, student, running)
                 ahead += [(attempt, rows, fine) for attempt in opened.labelled.attempts]
             done = stages_done(student, running)
-            for numbered, rows, selects in ahead[done:]:
-                stage = StageInProgress(numbered, student, rows, running, selects)
-                while not stage.ended:
-                    stage.follow(float(take_step(stage)))
-                stage.hand_over()
+            for stage, rows, selects in ahead[done:]:
+                trained = StageInProgress(stage, student, rows, running, selects)
+                while not trained.ended:
+                    trained.follow(float(take_step(trained)))
+                trained.hand_over()
             selected = selection.selected if selection is not None else None
             labelled = {} if fine is None else fine.finish(student, running)
         info = {

@@ -26,7 +26,6 @@ from edgedistill.training.inputs.batches import Batches
 from edgedistill.training.inputs.stage_targets import StageTargets, TargetReader
 from edgedistill.training.load_models import Models, with_weights
 from edgedistill.training.open_recipe import Opened
-from edgedistill.training.stages import distillation_stages
 from edgedistill.vocabulary import initial_embeddings
 
 
@@ -46,14 +45,13 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
     if not spec.student.trained:
         return _reduced_teacher(opened, models, texts, session, folder), []
     tokenizer = student.limited_tokenizer.limited_to(spec.distilling)
-    numbered = list(zip(distillation_stages(spec), [stage.rows for stage in opened.stages], strict=True))
-    of_stages = [batches.of_stage(stage, rows, tokenizer, session) for stage, rows in numbered]
-    for (stage, _), stage_batches in zip(numbered, of_stages, strict=True):
-        stage_batches.trained_and_queued(stage)  # raises where too few texts remain
+    of_stages = [batches.of_stage(stage, rows, tokenizer, session) for stage, rows, _ in opened.stages]
+    for ahead, stage_batches in zip(opened.stages, of_stages, strict=True):
+        stage_batches.trained_and_queued(ahead.stage)  # raises where too few texts remain
     reader = TargetReader(spec, models, texts, student, session, folder)
     if student.new_head and not checkpoint.exists(folder):
         finished_student.fit_head(student, reader.of_texts, texts.sides[0], spec.seed, session)
-    targets = [reader.of_stage(stage, rows) for stage, rows in numbered]
+    targets = [reader.of_stage(stage, rows) for stage, rows, _ in opened.stages]
     _count_tokens(opened, session)
     return student, [_with_targets(*pair) for pair in zip(of_stages, targets, strict=True)]
 

@@ -77,8 +77,8 @@ def test_what_is_said_of_the_texts(world: World, tmp_path):
     (tmp_path / "some.txt").write_text("\n".join(lines), encoding="utf-8")
     asked = request(world, texts=(str(tmp_path / "some.txt"),))
     found = read(asked)
-    facts = texts.described(found, TeacherEncoder(asked.teacher))
-    assert f"480 read, {len(found)} used, of " in facts[0] and "gain from up to 20,000" in facts[1]
+    line = texts.described(found, TeacherEncoder(asked.teacher))
+    assert line.startswith(f"{len(found)} of ") and "gain from up to 20,000" in line
     trained_on = texts.training_section(section(asked), found, 1_240)
     assert trained_on["limit"] == 240 and trained_on["held_out"] == 24 and "paragraphs" not in trained_on
     assert trained_on["documentation_texts"] == 1_000, "general texts beside them"
