@@ -114,8 +114,9 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
             worst = f"{min(measured_tables.shares(own, each['name']).values()):.0%}"
         numbers += [worst, f"{timed[each['name']]['single']['p50_ms']:.2f}"]
         lines.append(f"| {title} | {languages} | {each['max_tokens']} | {' | '.join(numbers)} |")
-    nano, small = timed["nano"], timed["small"]
-    precisions = f"{nano['bundle']['precision']}, `small` {small['bundle']['precision']}"
+    nano = timed["nano"]
+    in_w4 = [f"`{name}`" for name in sorted(timed) if timed[name]["bundle"]["precision"] == "w4"]
+    precisions = f"int8, {' and '.join(in_w4)} w4"
     machine = f"{nano['machine']['cpu']} · {nano['threads']} thread · {precisions} · {nano['made_at'][:10]}"
     of_search = f"search: {searches['machine']['cpu']} · {searches['made_at'][:10]}"
     return "\n".join([*lines, "", f"<sub>{machine}<br>{of_search}</sub>", ""])
