@@ -42,7 +42,7 @@ PASSAGES_SHARE, WORDS_OF_A_PASSAGE = 1.5, 16  # of long texts
 # German .40, Polish .23, Turkish .20, Russian .11, Chinese and Arabic .00.
 OTHER = 0.65  # below, the texts are in a language that the teacher does not know
 # A vocabulary of many languages cuts words of each, and only unknown tokens tell. Such a share of its tokens
-# is in ASCII, and such a share is not: .34 and .66 of XLM-R's, .55 and .45 of `multi`'s, .95 and .05 of BERT's.
+# is in ASCII, and such a share is not: .34 and .66 in XLM-R, .55 and .45 in `multi`, .95 and .05 in BERT.
 OF_MANY_LANGUAGES = 0.2
 BEFORE_WORDS = "▁Ġ"  # what stands for a space in tokens
 WORD = re.compile(r"[^\W\d_]+")

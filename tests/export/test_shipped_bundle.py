@@ -138,4 +138,5 @@ def test_multi_finds_translations():
         ],
     ):
         cosines = english @ encoder.encode(translated).T
-        assert (cosines.argmax(1) == np.arange(3)).all() and cosines.diagonal().min() > cosines.max(initial=-1, where=~np.eye(3, dtype=bool)) + 0.2
+        others = cosines.max(initial=-1, where=~np.eye(3, dtype=bool))
+        assert cosines.diagonal().min() > others + 0.2
