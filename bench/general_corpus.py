@@ -19,7 +19,6 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
@@ -80,13 +79,6 @@ def docstrings(folder: Path) -> Iterator[str]:
             continue
         documented = (each for each in ast.walk(tree) if isinstance(each, DOCUMENTED))
         yield from filter(None, map(ast.get_docstring, documented))
-
-
-def package_docstrings(name: str) -> Iterator[str]:
-    """The docstrings of an installed package; none where it is not installed."""
-    spec = find_spec(name)
-    for folder in (spec and spec.submodule_search_locations) or ():
-        yield from docstrings(Path(folder))
 
 
 def sentences(document: str) -> Iterator[str]:
