@@ -122,8 +122,8 @@ def test_triples_and_the_teacher_itself_are_estimated(world: World):
     [found], _ = checked(world.spec(stages=[stage(**TRIPLES)]), data=world.data)
     assert found["training_samples"] == 12 * 16 * 3
     assert found["estimated_seconds"]["student"] > 0
-    reduced = spec(
-        world, student={"kind": "teacher"}, targets={"reduce": {"kind": "pca"}, "dims": 8}, stages=[]
+    reduced = world.spec(
+        student={"kind": "teacher"}, targets={"reduce": {"kind": "pca"}, "dims": 8}, stages=[]
     )
     [found], _ = checked(reduced, data=world.data)
     assert "training_samples" not in found
