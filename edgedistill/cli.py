@@ -12,8 +12,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Literal, TextIO, get_args
 
 import typer
 from typer.core import TyperCommand
@@ -21,7 +22,7 @@ from typer.core import TyperCommand
 from edgedistill import files, object_store
 from edgedistill.data import file_patterns
 from edgedistill.data.input_file import KINDS
-from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
+from edgedistill.errors import DEBUG, CheckFailed, UserError, as_options, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS, STANDARD
 from edgedistill.runtime.arguments import MOST_THREADS
 from edgedistill.session import Session, check_one_process, process, wrapped
@@ -29,7 +30,6 @@ from edgedistill.session import Session, check_one_process, process, wrapped
 INTERRUPTED = 130
 Command = Callable[..., None]
 UNWRAPPED = "\b\n"  # in front of a paragraph of help: keep its line ends
-DEVICES = ("auto", "cpu", "cuda")
 
 WRONG_USAGE: Any = typer.BadParameter.__base__  # every error of a command line
 
@@ -37,8 +37,25 @@ WRONG_USAGE: Any = typer.BadParameter.__base__  # every error of a command line
 def _wrong_usage(error: Any) -> UserError:
     """What is wrong with a command line, in the words of typer."""
     place = error.ctx.command_path if error.ctx else "edgedistill"
-    lines = [line.strip() for line in error.format_message().splitlines()]
-    return UserError(f"{place}: {' '.join(lines).rstrip('.')}; {place} --help describes it")
+    fact = " ".join(line.strip() for line in error.format_message().splitlines()).rstrip(".")
+    if error.__cause__ is not None:
+        fact = _wrong_value(error.param, error.__cause__.errors()[0]["input"])
+    return UserError(f"{place}: {fact}; {place} --help describes it")
+
+
+def _wrong_value(option: Any, value: object) -> str:
+    """Why an option cannot have a value: it is none of the choices, no number, or outside the range."""
+    kind = option.type_descriptor.annotation
+    if choices := get_args(kind):
+        return f"{option.opts[0]}: {unknown_name(option.metavar.lower(), value, choices)}"
+    allowed = "" if option.min is None else f", {_range(option)}"
+    return f"{option.opts[0]} {value}: give a {'whole ' * (kind is int)}number{allowed}"
+
+
+def _range(option: Any) -> str | None:
+    if option.min is None:
+        return None
+    return f"at least {option.min:,}" if option.max is None else f"{option.min:,} to {option.max:,}"
 
 
 class _Command(TyperCommand):
@@ -49,6 +66,12 @@ class _Command(TyperCommand):
         for parameter in self.params:
             shown = parameter.metavar if parameter.opts[0].startswith("-") else None
             parameter.display_type_rich = lambda ctx, shown=shown: shown  # type: ignore[attr-defined]
+            parameter._get_number_range_help_str = partial(_range, parameter)  # type: ignore[attr-defined]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Errors name options, where those of its functions name parameters."""
+        with as_options({f"^{parameter.name}=": f"{parameter.opts[0]} " for parameter in self.params}):
+            return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [re.sub("[{}]", "", part) for part in super().collect_usage_pieces(ctx)]
@@ -67,12 +90,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # its help needs a Markdown parser, half of the time that help takes
 )
-
-
-def _known_device(device: str) -> str:
-    if device not in DEVICES:
-        raise UserError(f"--device: {unknown_name('device', device, DEVICES)}")
-    return device
 
 
 def _option(metavar: str, help: str, *names: str, **more: Any) -> Any:
@@ -105,8 +122,8 @@ Precisions = Annotated[
     _option("LIST", f"Any of {', '.join(PRECISIONS)}, separated by commas. Repeatable.", "--precision"),
 ]
 TrainingDevice = Annotated[
-    str,
-    _option("DEVICE", "auto (cuda where available), cpu or cuda.", "--device", callback=_known_device),
+    Literal["auto", "cpu", "cuda"],
+    _option("DEVICE", "auto (cuda where available), cpu or cuda.", "--device"),
 ]
 RuntimeDevice = Annotated[
     str,
@@ -124,7 +141,6 @@ Recipes = Annotated[
 ]
 
 
-ONNX_EXPORT = "export without --core or --web"
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
 HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2."
 Column = Annotated[
@@ -255,9 +271,9 @@ def print_read(session: Session, value: dict[str, Any], as_json: bool, text: str
 def students(as_json: Json = False) -> None:
     """List the students that ship.
 
-    Other commands take them by name. tokens: a student ignores what follows these. MB: the graph and
-    tokenizer.json, all that a device needs. STS: do cosines agree with people's judgements (Spearman x 100).
-    search: do queries find their texts (nDCG@10 x 100). --json adds folders, more scores and licences.
+    Other commands take them by name. tokens: a student ignores what follows these. MB: the ONNX graph and
+    tokenizer.json. STS: do cosines agree with people's judgements (Spearman x 100). search: do queries find
+    their texts (nDCG@10 x 100). --json adds folders, more scores and licences.
     """
     from edgedistill.evaluation import tables
     from edgedistill.runtime import bundle_location
@@ -274,7 +290,7 @@ def students(as_json: Json = False) -> None:
         for student in shipped
     ]
     table = tables.of_cells(["name", "languages", "tokens", "MB", *scored.values()], rows)
-    print_result({"students": shipped}, as_json, table)
+    print_result({"students": shipped}, as_json, f"{table}\n\n{bundle_location.CHOICE}")
 
 
 @_command("edgedistill recipes demo-bert2 > mine.yaml")
@@ -351,7 +367,7 @@ def cache(
     only: str = _value(
         "", "I/N", "Do only the I-th of N shares: for N jobs that share a cache folder (EDGEDISTILL_CACHE)."
     ),
-    engine: str = _value(
+    engine: Literal["local", "ray"] = _value(
         "local", "ENGINE", "local (this process), or ray: the cluster of RAY_ADDRESS, else a local one."
     ),
     parquet: Path | None = _value(
@@ -373,8 +389,6 @@ def cache(
     from edgedistill.planning import preflight
 
     spec, share = recipe.read(name, changes or []), _share(only)
-    if engine not in (engines := ("local", "ray")):
-        raise UserError(f"--engine: {unknown_name('engine', engine, engines)}")
     if parquet is not None:
         files.check_free(parquet, "--parquet")
     preflight.check_all([spec], data)
@@ -450,7 +464,7 @@ def adapt(
         "MODEL[@REV]",
         "A second teacher beside it, such as intfloat/multilingual-e5-small@main: learn from both.",
     ),
-    minutes: float = _value(10.0, "N", "Minutes for the whole command.", min=0.1, max=1e5),
+    minutes: float = _value(10, "N", "Minutes for the whole command.", min=0.1, max=100_000),
     steps: int | None = _value(
         None, "N", "Train so many steps instead of by the clock: the same student each time.", min=1
     ),
@@ -515,8 +529,8 @@ def fit(
         "At least 200 texts of the kind that you will embed, paths as for adapt; or `documentation`: that of "
         "Python. Repeatable.",
     ),
-    minutes: float = _value(60.0, "N", "Minutes for the whole command.", min=0.05, max=1e5),
-    space: str = _value(
+    minutes: float = _value(60, "N", "Minutes for the whole command.", min=0.05, max=100_000),
+    space: Literal["own", "teacher"] = _value(
         "own",
         "SPACE",
         "own; or teacher, if the student is to search an index of the teacher's embeddings.",
@@ -548,12 +562,10 @@ def fit(
     from edgedistill.fitting.record import Budget, FitRequest
 
     budget, known_teacher = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
-    if space not in (spaces := ("own", "teacher")):
-        raise UserError(f"--space: {unknown_name('space', space, spaces)}")
     queries = None if pairs is None else Pairs(pairs, query_column, text_column)
     request = FitRequest(
         *(known_teacher, tuple(texts or ()), budget, minutes, column),
-        *("teacher" if space == "teacher" else "own", seed, queries, data),
+        *(space, seed, queries, data),
     )
     with _resumable(out, out):
         session = _session(data, device, remote_code, quiet=as_json)
@@ -639,9 +651,7 @@ def export(
         raise UserError(f"{source}: is the name of a shipped bundle; add --out, a folder for the new one")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
-    _require_torch(
-        "export, which also joins and compares the encoders of a pair," if documents else ONNX_EXPORT, source
-    )
+    _require_torch("export without --core or --web", source)
     from edgedistill.export import bundle_writer, model_source, pair_bundle
 
     exported = model_source.Source(source, pooling, revision, remote_code)
@@ -717,8 +727,8 @@ def bench(
             files.check_free(file, option, overwrite)
     show = None if as_json else typer.echo
     if bundles and (drawn is not None or compare is not None):
-        fact = f"they measure nothing, but {bundles[0]} is named too"
-        raise UserError(f"--from and --compare: {fact}; leave one out")
+        option = "--compare" if drawn is None else "--from"
+        raise UserError(f"{option}: measures nothing, but {bundles[0]} is named too; leave one of them out")
     if drawn is not None:
         return _drawn(drawn, html, as_json)
     if compare is not None:
@@ -766,7 +776,7 @@ def embed(
         None, "FILE", "X.npy (an n x d array) or X.jsonl. Default: JSON lines on stdout."
     ),
     column: Column = None,
-    role: str = _value(
+    role: Literal["text", "query", "document"] = _value(
         "text",
         "ROLE",
         "What the texts are: text, query or document. The bundle may have a prompt for each.",
@@ -836,8 +846,6 @@ def search(
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     result = search_files.search(opened, request, _session(quiet=as_json))
     log(f"ranked by {result['ranked_by']}")
-    if result["close"] is None:
-        log("too few texts to tell whether one is close")
     print_result(result, as_json, search_files.table(result))
 
 
@@ -876,7 +884,9 @@ def verify(
         from edgedistill.evaluation import teacher_agreement
 
         result["with"] = teacher_agreement.beside(name, other)
-        lines += f"\nwith {other}: {result['with']['space']} space; {result['with']['advice']}"
+        lines += f"\nwith {other}: {result['with']['advice']}"
+        if not result["with"]["mixable"]:
+            raise CheckFailed(lines, result)
     print_result(result, as_json, lines)
 
 
@@ -935,6 +945,7 @@ def serve(
 @_command("edgedistill demo --out demo")
 def demo(
     out: Path = _value(Path("demo"), "DIR", "Folder for runs, bundles and the report."),
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Train, export and measure two small students.
@@ -942,6 +953,7 @@ def demo(
     Takes about six minutes on two cores. The texts are sentences of Python's
     documentation and come with the package, the teacher comes with the extra `demo`: nothing is downloaded.
     """
+    files.check_free(out, "--out", overwrite)
     require("torch", "edgedistill demo", "demo")
     from edgedistill import demo as demonstration
 
@@ -961,16 +973,6 @@ def _written_stdout() -> Iterator[None]:
         except (UserError, OSError):
             _discard(sys.stdout)
             raise
-
-
-@contextmanager
-def _traceback_on_demand() -> Iterator[None]:
-    try:
-        yield
-    except Exception:
-        if os.environ.get(DEBUG):
-            traceback.print_exc()
-        raise
 
 
 def _discard(stream: TextIO) -> None:
@@ -997,18 +999,18 @@ def main() -> None:
         encoding = None if sys.stdout.isatty() else "utf-8"
         sys.stdout.reconfigure(encoding=encoding, errors="replace" if encoding is None else "strict")
     try:
-        with _traceback_on_demand(), border(), _written_stdout():
+        with border(), _written_stdout():
             try:
                 ended = app(arguments, "edgedistill", standalone_mode=False)
             except WRONG_USAGE as error:
                 raise _wrong_usage(error) from None
         if ended == INTERRUPTED:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
-    except UserError as error:
-        code, message = 2, str(error)
-        details = {"problems": error.problems, **error.details}
-    except CheckFailed as error:
-        code, message, details = 1, str(error), error.details
+    except (UserError, CheckFailed) as error:
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        code, message = 2 if isinstance(error, UserError) else 1, str(error)
+        details = {"problems": getattr(error, "problems", [message]), **error.details}
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
     except BrokenPipeError:  # the reader is gone, as with `| head`
@@ -1016,13 +1018,10 @@ def main() -> None:
         sys.exit(141)
     else:
         return
-    try:
-        sys.stderr.write(message + "\n")
-    except OSError:  # a log file on a full disk: the exit code still says what happened
-        _discard(sys.stderr)
+    log(message)
     if "--json" in sys.argv:
         with suppress(UserError, OSError), _written_stdout():  # stdout may be what has failed
-            sys.stdout.write(files.json_text({"error": message, **details}, default=str) + "\n")
+            print_result({"error": message, **details}, as_json=True)
     sys.exit(code)
 
 

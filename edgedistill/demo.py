@@ -50,7 +50,10 @@ def demo(
     training = replace(session, data=None, device="auto", progress=sys.stderr.isatty())
     specs = [recipe.read(name) for name in recipes]
     _check_time(specs[-1], training)
-    _clear(out, [spec.name for spec in specs])
+    for spec in specs:  # runs, finished or not, and bundles of an earlier demo
+        run = out / "runs" / spec.name
+        for folder in (run, resolve.unfinished_run(run), out / "bundles" / spec.name):
+            shutil.rmtree(folder, ignore_errors=True)
     runs = {spec.name: train.train(spec, out / "runs" / spec.name, training) for spec in specs}
     for name in runs:
         session.log(f"\n{name}: exporting {', '.join(DEFAULT)}")
@@ -77,11 +80,3 @@ def _check_time(spec: recipe.Recipe, session: Session) -> None:
             f"edgedistill demo: one student would take about {cost.duration(total)} on this machine (3 min "
             f"on two idle cores); wait until other work is done, or run edgedistill train {spec.name}"
         )
-
-
-def _clear(out: Path, names: list[str]) -> None:
-    """Delete the runs, finished or not, and the bundles of an earlier demo."""
-    for name in names:
-        run = out / "runs" / name
-        for folder in (run, resolve.unfinished_run(run), out / "bundles" / name):
-            shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,7 @@ import importlib
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -140,6 +140,19 @@ def _system_error(error: BaseException) -> int | None:
     elif isinstance(error, OSError):
         number = errno.ENOSPC if _NUMPY.match(str(error)) else error.errno
     return number if number in _WAYS_OUT else None
+
+
+@contextmanager
+def as_options(words: Mapping[str, str]) -> Iterator[None]:
+    """Raise the UserErrors of a recipe, or of a function, with options of the command line in place of its
+    keys, which are regular expressions, or parameters."""
+    try:
+        yield
+    except UserError as error:
+        problems = str(error)
+        for key, option in words.items():
+            problems = re.sub(key, option, problems, flags=re.MULTILINE)
+        raise UserError(*problems.split("\n"), details=error.details) from error
 
 
 class Problems:

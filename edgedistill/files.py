@@ -19,7 +19,6 @@ from edgedistill.errors import (
     DiskFull,
     UserError,
     border,
-    closest_names,
     unknown_name,
     user_error,
 )
@@ -65,12 +64,10 @@ def find(what: str, name: str | Path) -> Path:
     if path.is_dir():
         raise UserError(f"{name}: a folder; give the path of the {what} file")
     listed = "; `edgedistill recipes` lists them" if what == "recipe" else ""
+    fact = unknown_name(what, str(name), known)
     if path.suffix or len(path.parts) > 1:
-        raise UserError(
-            f"{name}: no such file; give a path, or the name of a shipped {what} "
-            f"({closest_names(str(name), known)}){listed}"
-        )
-    raise UserError(unknown_name(what, str(name), known) + listed)
+        fact = f"{name}: no such file, and {fact}"
+    raise UserError(fact + listed)
 
 
 def is_glob(name: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgedistill.errors import counted, escaped, shown
 
-MOST_NAMED = 5  # files on the line that a command logs; its JSON has all
+LONGEST = 60  # letters of a reason on the line that a command logs; its JSON has all
 
 
 @dataclass
@@ -78,20 +78,16 @@ class Reading:
 
     @property
     def line(self) -> str:
-        """All of it in one line."""
+        """The counts in one line, with one example of what was not read; `report` has all."""
         parts = {
-            name: [f"{what}: {', '.join(map(str, which))}" for what, which in all.items()]
+            name: ", ".join(f"{what}: {', '.join(map(str, which))}" for what, which in all.items())
             for name, all in self.not_read.items()
         }
-        noted = {
-            f"skipped {len(self.skipped)}:": {name: [reason] for name, reason in self.skipped.items()},
-            "not read in": parts,
-            "columns of": self.columns,
-        }
         line = [f"read {counted(self.files, 'file')}"]
-        for what, entries in noted.items():
-            names = [f"{name} ({', '.join(details)})" for name, details in entries.items()]
-            line += [f"{what} {_first(names)}"] if names else []
+        for what, entries in (("skipped", self.skipped), ("read in part", parts)):
+            for name, reason in [*entries.items()][:1]:
+                more = ", …" * (len(entries) > 1)
+                line.append(f"{what} {len(entries):,}: {name} ({shown(reason, LONGEST, quoted=False)}){more}")
         if left_out := self.rows_left_out.total():
             reasons = (f"{count:,} {reason}" for reason, count in self.rows_left_out.items() if count)
             line.append(f"{counted(left_out, 'row')} left out: {', '.join(reasons)}")
@@ -101,9 +97,4 @@ class Reading:
         if self.unknown_tokens:
             texts = f" ({counted(self.unknown_texts, 'text')} without any other)" * (self.unknown_texts > 0)
             line.append(f"{counted(self.unknown_tokens, 'token')} unknown to the vocabulary{texts}")
-        return escaped("; ".join(line))
-
-
-def _first(names: list[str]) -> str:
-    more = f", and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return shown(", ".join(names[:MOST_NAMED]), 600, quoted=False) + more
+        return escaped("; ".join([*line, *["--json names all"] * bool(self.skipped or self.not_read)]))

@@ -17,7 +17,7 @@ import numpy as np
 from edgedistill import files, object_store
 from edgedistill.data import bm25, cached_folder, deduplicate, file_patterns, input_file, readers
 from edgedistill.embed_file import LONGEST_TEXT
-from edgedistill.errors import UserError, escaped
+from edgedistill.errors import UserError, counted, escaped
 from edgedistill.reading import Reading
 from edgedistill.runtime import bundle_location, manifest
 from edgedistill.runtime.arguments import positive
@@ -34,7 +34,7 @@ SHORTEST = 100  # characters of a passage of a document with markup that stands 
 BEGUN = 6  # words by which a part of a paragraph is found in its file, and what may stand between two
 BETWEEN = r"(?:<[^<>]*>|[^\w<])+"
 MOST_LINES = 10_000  # of a paragraph
-PLACES = 3  # of equal texts, that are printed
+PLACES = 2  # of equal texts, that are printed too
 INDENT, LINES = 5, 3  # of a text that is printed
 KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
 PRECISION = "int8"  # in which embeddings are kept: a quarter of float32's bytes, for nearly the same ranking
@@ -59,19 +59,19 @@ class Search:
 def arguments(words: list[str]) -> tuple[str, list[str], str]:
     """The student, the paths and the question of a command line.
 
-    The question is the last or the first word that is no path and no student. Without paths this folder is
-    searched. Raises UserError where there is no question, or more than one.
+    The question is the one argument with a space, else the one that is no path and no student. Without paths
+    this folder is searched. Raises UserError where there is no question, or more than one.
     """
     student = next((word for word in words if bundle_location.find(word)), None)
     rest = [word for word in words if word is not student]
     unknown = [word for word in rest if not _is_path(word)]
     if not unknown:
         raise UserError(f"edgedistill search: no question; give one in quotes: {EXAMPLE}")
-    question = rest[-1] if rest[-1] in unknown else unknown[0]
-    if others := [word for word in unknown if word is not question]:
-        fact = f"{', '.join(map(repr, others))}: no file, no folder and no student"
-        raise UserError(f"edgedistill search: {fact}; put the question in quotes: {EXAMPLE}")
-    return student or STUDENT, [word for word in rest if word is not question] or ["."], question
+    questions = [word for word in unknown if " " in word] or unknown
+    if questions[1:]:
+        fact = f"{', '.join(map(repr, questions))}: no files, folders or students"
+        raise UserError(f"edgedistill search: {fact}; put one question in quotes: {EXAMPLE}")
+    return student or STUDENT, [word for word in rest if word is not questions[0]] or ["."], questions[0]
 
 
 def _is_path(word: str) -> bool:
@@ -209,9 +209,9 @@ def _kept_embeddings(
     if cached_folder.intact(folder, session.log):
         known = {bytes(entry["text"]): entry for entry in np.load(folder / "embeddings.npy")}
     new = [key for key in hashed if key not in known]
-    session.log(f"texts: {len(texts):,}; to embed: {len(new):,}")
-    with progress_bar(len(new), session.progress, log=session.log) as advance:
-        advance(0)
+    shown = session if len(new) > CHUNK_TEXTS else QUIET
+    shown.log(f"embedding {len(new):,} new texts of {len(texts):,}")
+    with progress_bar(len(new), shown.progress, log=shown.log) as advance:
         for start in range(0, len(new), CHUNK_TEXTS):
             chunk = new[start : start + CHUNK_TEXTS]
             chosen = [hashed[key] for key in chunk]
@@ -252,8 +252,8 @@ def table(answer: dict[str, Any]) -> str:
     for rank, result in enumerate(results, 1):
         file, number, text, also, *_ = result.values()
         numbers = "".join(f"{result[title.lower()]:8.2f}" for title in titles)
-        places = [":".join(map(str, place.values())) for place in [{"file": file, "": number}, *also]]
-        more = f", {len(places) - PLACES} more" if places[PLACES:] else ""
-        lines.append(f"{rank:3}{numbers}  {', also '.join(places[:PLACES])}{more}")
+        lines.append(f"{rank:3}{numbers}  {file}:{number}")
+        lines += [f"{'':{INDENT}}also {':'.join(map(str, place.values()))}" for place in also[:PLACES]]
+        lines += [f"{'':{INDENT}}and {counted(len(also) - PLACES, 'place')} more"] if also[PLACES:] else []
         lines += wrapped(" " * INDENT + escaped(text.replace("\n", " · ")), INDENT, LINES)
     return "\n".join(lines)

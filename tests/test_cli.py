@@ -234,7 +234,7 @@ def test_embed_writes_a_file_and_logs_it(tmp_path):
     )
     assert call(*arguments, "--overwrite", folder=tmp_path).returncode == 0
     assert call("embed", "nano", "q.csv", "--dim", 99, folder=tmp_path).stderr.startswith(
-        "dim=99: nano has 384 dimensions and cannot be cut; leave it out"
+        "--dim 99: nano has 384 dimensions and cannot be cut; leave it out"
     )
 
 
@@ -264,9 +264,9 @@ def test_a_number_outside_its_range_is_named(tmp_path):
         ("embedd nano", "edgedistill: No such command 'embedd'. Did you mean 'embed'?; edgedistill --help "),
         ("nano texts.csv", "edgedistill: No such command 'nano'; edgedistill --help describes it"),
         ("search nano .", "edgedistill search: no question; give one in quotes: "),
-        ("search nano how is it", "edgedistill search: 'how', 'is': no file, no folder and no student; "),
+        ("search nano how is it", "edgedistill search: 'how', 'is', 'it': no files, folders or students; "),
         ("search nano none/*.md q", "search: no file matches 'none/*.md': no such file or folder"),
-        ("embed nano --device tpu", "device: no device 'tpu'; did you mean 'cpu'? (cpu, cuda)"),
+        ("embed nano --device tpu", "--device tpu: no device 'tpu'; did you mean 'cpu'? (cpu, cuda)"),
         ("embed owner/name", "owner/name: no bundle here, it looks like a hub id; make a bundle of that: "),
         (
             "check nano",
@@ -276,7 +276,13 @@ def test_a_number_outside_its_range_is_named(tmp_path):
         ("embed", "edgedistill embed: Missing argument 'BUNDLE[:PRECISION]'; edgedistill embed --help"),
         ("embed nano x.csv -o y", "edgedistill embed: No such option: -o; edgedistill embed --help"),
         ("verify nano micro", "edgedistill verify: Got unexpected extra argument"),
-        ("search nano . q --top", "edgedistill search: Invalid value for '--top'"),
+        ("search nano . q --top 0", "edgedistill search: --top 0: give a whole number, at least 1; "),
+        ("embed nano --as page", "edgedistill embed: --as: no role 'page'; choose one: "),
+        ("embed nano --threads 0", "--threads 0: "),
+        ("bench nano --on there", "--runner or --on: no program or machine 'there'; choose one: "),
+        ("bench nano --compare a.json b.json", "--compare: measures nothing, but nano is named too; "),
+        ("verify nano:fp64", "nano: no precision 'fp64'; choose int8; "),
+        ("demo --out .", ".: exists already; add --overwrite "),
         ("--versoin", "edgedistill: No such option: --versoin (Possible options: --version)"),
     ],
 )
@@ -291,7 +297,9 @@ def test_students_lists_what_ships(tmp_path):
     assert found == edgedistill.shipped() and {Path(each["folder"]).name for each in found} == set(
         files.shipped("bundle")
     )  # type: ignore[attr-defined]
-    head, _, *rows = call("students", folder=tmp_path).stdout.strip().splitlines()
+    head, _, *rows, _, choice = call("students", folder=tmp_path).stdout.strip().splitlines()
+    best = [max(found, key=lambda each: each["scores"][suite])["name"] for suite in ("sts7", "search-test")]  # type: ignore[index]
+    assert "STS: {}. Best search: {}.".format(*best) in choice
     assert head.split() == ["name", "languages", "tokens", "MB", "STS", "search"]
     table = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- students:begin -->\n")[2]
     titles, _, *listed = (line.strip("| ").split(" | ") for line in table.splitlines()[: 2 + len(rows)])

@@ -71,7 +71,8 @@ class Runner(NamedTuple):
                 f"--runner {name}: not a command line ({first_line(error)}); close its quotes"
             ) from None
         if not command or shutil.which(command[0]) is None:
-            raise UserError(f"--runner: {unknown_name('runner or program', name, [OWN, *PROGRAMS])}")
+            known = [OWN, *PROGRAMS, "adb", "ssh://USER@HOST"]
+            raise UserError(f"--runner or --on: {unknown_name('program or machine', name, known)}")
         return cls(shlex.join(map(files.portable, command)), tuple(command))
 
     @property

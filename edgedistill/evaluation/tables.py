@@ -137,11 +137,11 @@ def conditions(report: Report) -> str:
 
 def terminal(reports: list[Report]) -> str:
     """Plain text that fits the terminal: a table of costs, one row per report, with the scores of a single
-    suite in it; each of several suites has a table."""
+    suite in it where no share of the teacher's stands beside them; otherwise each suite has a table."""
     names = suites(reports)
     shares = compared(reports)
     noise = disturbances(reports)
-    single_suite = names if len(names) == 1 else []
+    single_suite = names if len(names) == 1 and not shares else []
     tables = [[(report, cells(report, single_suite, shares, noise)) for report in reports]]
     for name in names if not single_suite else ():
         measured = [report for report in reports if name in report["quality"]]

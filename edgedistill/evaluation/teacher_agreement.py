@@ -66,28 +66,27 @@ def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:
 
 
 def beside(name: str | Path, other: str | Path) -> Measures:
-    """Whether an index of one bundle's embeddings may be asked with another's: {space, texts, cosine_mean,
+    """Whether an index of one bundle's embeddings may be asked with another's: {mixable, texts, cosine_mean,
     neighbours_kept, advice}.
 
-    `space` is "same", "different" or "unknown". Over the sentences of a shipped suite, `cosine_mean` is that
-    of both embeddings of a text, and `neighbours_kept` the share of its NEAREST others in the index of one
-    that the other finds there; None where dimensions differ.
+    Over the sentences of a shipped suite, `cosine_mean` is that of both embeddings of a text, and
+    `neighbours_kept` the share of its NEAREST others in the index of one that the other finds there; None
+    where dimensions differ.
     """
     asked = bundle.load(other)
     index = bundle.load(name)
-    spaces = {asked.space, index.space}
-    known = "same" if len(spaces) == 1 else "different"
-    if None in spaces:
-        known = "unknown"
     texts = scoring.suite(SENTENCES).texts
-    result = {"space": known, "texts": len(texts), "cosine_mean": None, "neighbours_kept": None}
-    again = "embed the texts of the index again"
+    result: Measures = {"texts": len(texts), "cosine_mean": None, "neighbours_kept": None}
+    again = f"embed the texts of the index again, with {other}"
     if asked.dims[0] != index.dims[0]:
-        return result | {"advice": f"the dimensions differ: {again}"}
+        fact = f"{other} has {asked.dims[0]} dimensions, {name} has {index.dims[0]}"
+        return result | {"mixable": False, "advice": f"{fact}; {again}"}
     queries = asked.encode(texts)
     rows = index.encode(texts)
     result["cosine_mean"] = round(float(dot(queries, rows).mean()), 4)
     share = round(_overlap((queries, rows), (rows, rows), np.arange(len(texts))), 4)
     result["neighbours_kept"] = share
-    keep = "the index may be kept" if share >= ENOUGH_KEPT else again
-    return result | {"advice": f"{share:.0%} of the neighbours are found: {keep}"}
+    mixable = share >= ENOUGH_KEPT
+    fact = f"it finds {share:.0%} of a text's {NEAREST} nearest texts by {name}"
+    keep = f"an index by {name} may be kept" if mixable else again
+    return result | {"mixable": mixable, "advice": f"{fact}; {keep}"}

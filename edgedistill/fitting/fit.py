@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from edgedistill import files, recipe, resolve
-from edgedistill.errors import CheckFailed, UserError
+from edgedistill.errors import CheckFailed, UserError, as_options
 from edgedistill.export import bundle_writer, model_source
 from edgedistill.fitting import judge, plan, record, texts
 from edgedistill.fitting.plan import Fit
@@ -59,7 +59,7 @@ def fit(request: FitRequest, out: Path, session: Session, resume: bool = False) 
 def _check_teacher(teacher: recipe.Teacher) -> None:
     """Raise UserError for what cannot teach, before anything is opened."""
     if not resolve.is_run(teacher.model):
-        with texts.as_options({"--teacher.model": "--teacher", "set --teacher.": "give --"}):
+        with as_options({"--teacher.model": "--teacher", "set --teacher.": "give --"}):
             folder = resolve.teacher_files(teacher, "--teacher")
         model_source.check_encoder(folder, str(teacher.model), teacher.pooling, "teach")
 

@@ -18,12 +18,11 @@ import numpy as np
 from edgedistill import recipe
 from edgedistill.data import file_patterns, made_tuples, rows
 from edgedistill.data.rows import Rows
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, as_options
 from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import Encoder, Remembered
 from edgedistill.evaluation.suites.retrieval import BESIDE
 from edgedistill.evaluation.suites.suite_files import Search
-from edgedistill.fitting.texts import as_options
 from edgedistill.session import Session
 from edgedistill.training.training_sources import TrainingSources
 

@@ -7,8 +7,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from edgedistill import recipe
 from edgedistill.data import file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import KINDS
-from edgedistill.errors import UserError, counted
+from edgedistill.errors import UserError, as_options, counted
 from edgedistill.export import library_files
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
@@ -84,18 +83,6 @@ def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -
         few = counted(len(built), "distinct text")
         raise UserError(f"--texts: {few}, at least {least} are needed; add texts")
     return built
-
-
-@contextmanager
-def as_options(words: Mapping[str, str]) -> Iterator[None]:
-    """Raise a recipe's UserErrors with the command line's words in place of its keys."""
-    try:
-        yield
-    except UserError as error:
-        problems = "\n".join(error.problems)
-        for key, option in words.items():
-            problems = problems.replace(key, option)
-        raise UserError(*problems.split("\n")) from None
 
 
 def parsed(section: dict[str, Any]) -> recipe.Rows:

@@ -18,6 +18,7 @@ DOCUMENTATION = "Python's documentation"  # the texts that ship, as records name
 LICENCES = {DOCUMENTATION: "PSF-2.0"}
 SEARCH = "search-test"
 SCORED = {"sts7": "STS", SEARCH: "search"}  # suites of every student, and their titles
+CHOICE = "Smallest: micro. Best STS: nano. Best search: small. Several languages: multi."
 FOLDER = Path("bundles")  # where `edgedistill export` writes, and where plain names are looked up
 
 
@@ -69,9 +70,8 @@ def choose_precision(manifest: Json, folder: Path, asked: str | None, device: st
     fact = unknown_name("precision", asked, available)
     if folder.resolve().parent == files.shipped_folder("bundle").resolve():
         place = folder.name
-    elif asked in PRECISIONS:
-        fact += f", or export it from its run with --precision {asked}"
-    raise UserError(f"{place}: {fact}")
+    others = f"edgedistill export {place} --precision writes others ({', '.join(PRECISIONS)})"
+    raise UserError(f"{place}: {fact}; {others}")
 
 
 def _located(name: str | Path) -> tuple[Path, str | None] | None:

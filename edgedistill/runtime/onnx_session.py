@@ -151,9 +151,9 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
 def _not_started(device: str, reason: str) -> UserError:
     fact = f"onnxruntime did not start{f' ({reason})' if reason else ''}"
     if device != "cuda":
-        return UserError(f"device {device}: {fact}; use device cpu")
+        return UserError(f"device={device}: {fact}; use device cpu")
     return UserError(
-        f"device cuda: {fact}; it needs an NVIDIA GPU with its driver, CUDA and cuDNN; "
+        f"device=cuda: {fact}; it needs an NVIDIA GPU with its driver, CUDA and cuDNN; "
         "pip install 'onnxruntime-gpu[cuda,cudnn]' brings the last two, or use device cpu"
     )
 
@@ -169,10 +169,10 @@ def check_device(device: str) -> None:
     if device in offered() or device == "cpu":
         return
     if device != "cuda":
-        raise UserError(f"device: {unknown_name('device', device, {*DEVICES, *offered()})}")
+        raise UserError(f"device={device}: {unknown_name('device', device, {*DEVICES, *offered()})}")
     providers = onnxruntime.get_available_providers()
     raise UserError(
-        f"device cuda: onnxruntime here offers "
+        f"device=cuda: onnxruntime here offers "
         f"{', '.join(name.removesuffix('ExecutionProvider') for name in providers)}; pip uninstall "
         "onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu"
     )

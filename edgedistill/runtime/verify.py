@@ -9,7 +9,7 @@ from edgedistill.files import Json
 from edgedistill.runtime import golden_file
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.bundle import SIDES, kind_of, load
-from edgedistill.runtime.bundle_location import locate
+from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.manifest import PAIR
 from edgedistill.runtime.similarity import Measure
 from edgedistill.runtime.trust import GET_AGAIN
@@ -22,20 +22,22 @@ OTHER_TOKENIZERS = (
 
 def verify(name: str | Path, device: str = "cpu") -> Json:
     """Check the sha256 of every file, then the token ids and embeddings of the golden texts, in every
-    precision on a device.
+    precision, or in that which the name ends in, on a device.
 
     Of a pair, of both encoders, whose precisions are then called query/int8 and the like. Returns {bundle,
     files, texts, precisions}, where a precision has {cosine_min, text, threshold}: the lowest cosine to the
     embeddings stored at export, the number of its text from 1, and the lowest allowed; also `fallback` where
     products run on the processor all the same. A classifier has {apart_max, text, threshold}: the largest
     difference of a probability. Raises CheckFailed with everything that differs, UserError where there is no
-    such bundle or device.
+    such bundle, precision or device.
     """
-    folder, _ = locate(name)
+    folder, asked = locate(name)
     manifest = manifests.read(folder)
     entries = manifest.get("precisions", {})
     place = folder / "manifest.json"
     pair = manifest["kind"] == PAIR
+    if asked and not pair:
+        entries = {asked: entries[choose_precision(manifest, folder, asked)]}
     needed = {"parity.json", "tokenizer.json", *(entry["file"] for entry in entries.values())}
     if pair:
         needed = {f"{side}/manifest.json" for side in SIDES}
@@ -49,7 +51,7 @@ def verify(name: str | Path, device: str = "cpu") -> Json:
     if pair:
         load(folder)  # two encoders of the same dimensions
         for side in SIDES:
-            of_side = verify(folder / side, device)
+            of_side = verify(f"{folder / side}:{asked}" if asked else folder / side, device)
             result["texts"] += of_side["texts"]
             for precision, entry in of_side["precisions"].items():
                 result["precisions"][f"{side}/{precision}"] = entry

@@ -365,7 +365,7 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(tmp_path, monkeypatc
     others = {str(folder): {"files": ["1 without ending", "1 .xlsx"]}}
     assert session.reading.not_read == {str(folder / "table.csv"): {"columns": ["id"]}} | others
     assert session.reading.line.isprintable()
-    assert "not read in" in session.reading.line and "table.csv (title, body)" in session.reading.line
+    assert "; read in part 2: " in session.reading.line and session.reading.line.endswith("--json names all")
     again = Session(data=tmp_path)
     corpus.build(recipe.Rows(files=["texts"]), again, 0)
     assert again.reading.report == session.reading.report, "a cached corpus tells it too"
@@ -377,7 +377,7 @@ def test_what_is_skipped_has_no_other_note():
     reading = Reading()
     reading.leave_out("a.csv", "columns", "id")
     reading.skip("a.csv", UserError("a.csv: line 9: damaged; fetch it again"))
-    assert reading.line == "read 0 files; skipped 1: a.csv (line 9: damaged)"
+    assert reading.line == "read 0 files; skipped 1: a.csv (line 9: damaged); --json names all"
 
 
 @pytest.fixture

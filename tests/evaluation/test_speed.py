@@ -190,7 +190,7 @@ def test_a_runner_that_answers_otherwise_is_refused_by_name(command: str, proble
 def test_a_runner_that_is_not_there_is_refused_by_name():
     with pytest.raises(UserError, match="--runner node 'x: not a command line"):
         speed.Runner.named("node 'x")
-    with pytest.raises(UserError, match="--runner: .*'noed'; did you mean 'node'?"):
+    with pytest.raises(UserError, match="--runner or --on: .*'noed'; did you mean 'node'?"):
         speed.Runner.named("noed")
 
 

@@ -315,7 +315,7 @@ def test_changes_apply_before_the_check(tmp_path):
 def test_not_a_recipe():
     with pytest.raises(UserError, match="no recipe 'bert-2x129'; did you mean 'bert-2x128'"):
         recipe.read("bert-2x129")
-    with pytest.raises(UserError, match="no such file; give a path"):
+    with pytest.raises(UserError, match="no such file, and no recipe"):
         recipe.read("nowhere/x.yaml")
 
 

@@ -28,13 +28,15 @@ def test_a_device_that_does_not_exist(folder: Path):
         lambda: verify.verify(folder, "cdua"),
     ]
     for fails in openings:
-        with pytest.raises(UserError, match=r"device: no device 'cdua'; did you mean 'cuda'\? \(cpu, cuda\)"):
+        with pytest.raises(
+            UserError, match=r"device=cdua: no device 'cdua'; did you mean 'cuda'\? \(cpu, cuda\)"
+        ):
             fails()
 
 
 @pytest.mark.usefixtures("offered")
 def test_other_providers_are_devices_where_they_are_installed(monkeypatch):
-    with pytest.raises(UserError, match=r"device: no device 'openvino'; choose one: \(cpu, cuda\)"):
+    with pytest.raises(UserError, match=r"device=openvino: no device 'openvino'; choose one: \(cpu, cuda\)"):
         onnx_session.check_device("openvino")
     names = ["OpenVINOExecutionProvider", "AzureExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
@@ -79,7 +81,7 @@ def test_whatever_runs_a_bundle_on_cuda_tells_what_the_processor_computes(
 
 @pytest.mark.skipif(OFFERED, reason="this onnxruntime is built for CUDA")
 def test_an_onnxruntime_without_cuda():
-    with pytest.raises(UserError, match=r"device cuda: onnxruntime here offers .*CPU.*; .*onnxruntime-gpu"):
+    with pytest.raises(UserError, match=r"device=cuda: onnxruntime here offers .*CPU.*; .*onnxruntime-gpu"):
         onnx_session.check_device("cuda")
 
 
@@ -105,7 +107,7 @@ def test_cuda_that_does_not_start_is_an_error(folder: Path, monkeypatch, capsys)
         onnxruntime.InferenceSession, "get_providers", lambda session: ["CPUExecutionProvider"]
     )
     expected = (
-        r"device cuda: onnxruntime did not start \(Failed to load libcublas.so.13: .*\); .*; pip "
+        r"device=cuda: onnxruntime did not start \(Failed to load libcublas.so.13: .*\); .*; pip "
         r"install 'onnxruntime-gpu\[cuda,cudnn\]'"
     )
     with pytest.raises(UserError, match=expected):
@@ -124,7 +126,7 @@ def test_cuda_that_fails_is_an_error(folder: Path, monkeypatch, capsys):
 
     monkeypatch.setattr(onnxruntime.InferenceSession, "_create_inference_session", fail)
     with pytest.raises(
-        UserError, match=r"device cuda: onnxruntime did not start \(CUDA failure 100: .* detected\); "
+        UserError, match=r"device=cuda: onnxruntime did not start \(CUDA failure 100: .* detected\); "
     ):
         bundle.load(folder, device="cuda")
     assert capsys.readouterr().out == ""
