@@ -11,11 +11,11 @@ import griffe2md
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "export" / "python" / "API.md"
 BESIDE = ("runtime.bundle.PairBundle", "runtime.bundle.ClassifierBundle")  # what `load` returns too
-INTERNAL = r"!^(embedding_dim|item_rows|\w+_ids|of|unknown_(id|tokens))$"
+INTERNAL = r"!^(embedding_dim|item_rows|not_read|fallback|graph_file|\w+_ids|of|unknown_(id|tokens))$"
 HEAD = """# The Python API
 
 Generated from the docstrings by `make docs`. `import edgedistill` offers {offered}.
-`load` returns a `Bundle`, of a pair of encoders a `PairBundle`, of a classifier a `ClassifierBundle`.
+`load` returns a `Bundle`: for a pair of encoders a `PairBundle`, for a classifier a `ClassifierBundle`.
 """
 
 

@@ -299,13 +299,14 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the shipped recipes, or print one."""
-    import yaml
+    from edgedistill.recipe import yaml_file
 
     if name is not None:
         path = files.find("recipe", name)
+        content = yaml_file.read(path)
         # but the schema, which an editor finds from that folder alone
         text = re.sub(r"^#.*\$schema=.*\n", "", path.read_text(encoding="utf-8"))
-        result = {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}
+        result = {"name": name, "path": str(path), "recipe": content}
         return print_result(result, as_json, text.rstrip())
     from edgedistill import recipe
 
@@ -931,6 +932,8 @@ def serve(
     """
     for needed in ("starlette", "uvicorn", "orjson", "prometheus_client"):
         require(needed, "edgedistill serve", "server")
+    if wrong := [origin for origin in cors or () if origin != "*" and "://" not in origin]:
+        raise UserError(f"--cors {wrong[0]}: not an origin; give https://example.org, or * for all")
     from edgedistill.serving import server
 
     limits = server.Limits(
@@ -1013,7 +1016,7 @@ def main() -> None:
         details = {"problems": getattr(error, "problems", [message]), **error.details}
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
-    except BrokenPipeError:  # the reader is gone, as with `| head`
+    except (BrokenPipeError, SystemExit):  # the reader is gone, as with `| head`; typer then exits with 1
         _discard(sys.stdout)
         sys.exit(141)
     else:

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgedistill import files, object_store
 from edgedistill.data import input_file, readers
-from edgedistill.errors import UserError, border, counted, unknown_name
+from edgedistill.errors import UserError, as_options, border, counted, unknown_name
 from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.runtime.bundle import Bundle
@@ -135,7 +135,8 @@ def embed_file(
             for texts in _chunks(source.texts(reading)):
                 ids = encoder.tokenize(texts, source.role)
                 reading.tokens(encoder.not_read(texts, ids, source.role, readers.MARK))
-                rows = encoder.encode_ids(ids, dim, batch_tokens, out.precision)
+                with as_options({"^precision: ": f"{source.name}, from text {count} on: "}):
+                    rows = encoder.encode_ids(ids, dim, batch_tokens, out.precision)
                 count += len(texts)
                 yield texts, rows
                 advance(len(texts))

@@ -17,8 +17,9 @@ from typing import Any
 class UserError(Exception):
     """Something the user can fix; a command exits with 2.
 
-    `problems` has one line per problem, each *place: fact; way out*, with invisible characters escaped: what
-    is quoted may come from a stranger's file. `details` are added to the JSON object of `--json`.
+    problems: one line per problem, *place: fact; way out*. Invisible characters are escaped, since a quoted
+        text may come from a stranger's file.
+    details: added to the JSON object of `--json`.
     """
 
     def __init__(self, *problems: str, details: dict[str, Any] | None = None) -> None:
@@ -30,7 +31,7 @@ class UserError(Exception):
 class CheckFailed(Exception):
     """A check ran and failed: parity, a recipe's requirement, a file's hash; a command exits with 1.
 
-    `details`, the measured values, are added to the JSON object of `--json`.
+    details: the measured values, added to the JSON object of `--json`.
     """
 
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from edgedistill import files, object_store
 from edgedistill.data import bm25, cached_folder, deduplicate, file_patterns, input_file, readers
 from edgedistill.embed_file import LONGEST_TEXT
-from edgedistill.errors import UserError, counted, escaped
+from edgedistill.errors import UserError, as_options, counted, escaped
 from edgedistill.reading import Reading
 from edgedistill.runtime import bundle_location, manifest
 from edgedistill.runtime.arguments import positive
@@ -216,7 +216,8 @@ def _kept_embeddings(
             chunk = new[start : start + CHUNK_TEXTS]
             chosen = [hashed[key] for key in chunk]
             ids = encoder.tokenize(chosen, "document")
-            rows = encoder.encode_ids(ids, precision=PRECISION)
+            with as_options({"^precision: ": f"{encoder.manifest['name']}: "}):
+                rows = encoder.encode_ids(ids, precision=PRECISION)
             of_text = [("text", "V32"), ("row", "i1", rows.shape[1]), *OF_TOKENS]
             not_read = encoder.not_read(chosen, ids, "document", readers.MARK)
             of_each = zip(chunk, rows, not_read, strict=True)

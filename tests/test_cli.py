@@ -203,6 +203,7 @@ def test_what_the_user_can_fix_is_exit_2_and_one_line(tmp_path):
     assert call("bench", "nowhere", folder=tmp_path).returncode == 2
     assert call("export", "nowhere", folder=tmp_path).returncode == 2
     assert "nano: is the name" in call("export", "nano", folder=tmp_path).stderr
+    assert call("serve", "nano", "--cors", "a.b", folder=tmp_path).stderr.startswith("--cors a.b: not ")
     assert call("train", folder=tmp_path).returncode == 2
 
 
@@ -347,6 +348,8 @@ def test_recipes_lists_and_prints(tmp_path):
     assert "bert-2x128" in names
     printed = call("recipes", "bert-2x128", folder=tmp_path)
     assert printed.stdout.startswith("name: bert-2x128\n")
+    (tmp_path / "bad.yaml").write_bytes(b"\xff")
+    assert call("recipes", "bad.yaml", folder=tmp_path).stderr.startswith("bad.yaml: not YAML: ")
     (tmp_path / "mine.yaml").write_text(printed.stdout, encoding="utf-8")
     assert last(call("recipes", "mine.yaml", "--json", folder=tmp_path))["recipe"]["name"] == "bert-2x128"  # type: ignore[index, call-overload]
 

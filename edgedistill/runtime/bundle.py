@@ -62,10 +62,9 @@ class Bundle:
 
     folder: where its files are.
     manifest: its manifest.json.
-    precision: "int8", "w8", "fp32", "w4" or "fp16".
-    threads: of onnxruntime.
-    dims: the dimensions of its embeddings; of a Matryoshka student all that it was trained for, the largest
-        first.
+    precision: "int8", "qdq", "w8", "w4", "fp16" or "fp32".
+    threads: onnxruntime's threads.
+    dims: the dimensions of its embeddings. A Matryoshka student has several, the largest first.
     max_tokens: longer texts are truncated to this many tokens.
     labels: of a classifier, otherwise empty.
     pair: whether a classifier labels pairs of texts.
@@ -108,8 +107,7 @@ class Bundle:
         self.close()
 
     def close(self) -> None:
-        """Let go of the graph and its memory. A closed bundle raises UserError where it is to embed or
-        label."""
+        """Free the graph and its memory. After that, `encode` and `classify` raise UserError."""
         for encoder in self.encoders:
             encoder._session.close()
 
@@ -118,8 +116,8 @@ class Bundle:
 
     @property
     def space(self) -> str | None:
-        """What an index can note: embeddings of bundles with the same identifier may be mixed. All precisions
-        of a student share it; that of a pair is its documents'. None where the bundle is older than that."""
+        """The identifier of the student's weights: embeddings of one space may be compared. Store it with an
+        index. All precisions of a student share it. A pair has its documents'. Old bundles have none."""
         return self.manifest.get("space")
 
     def of(self, role: str) -> Bundle:
@@ -146,21 +144,21 @@ class Bundle:
         """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one
         embedding, (d,).
 
-        texts: any iterable of strings in an order, such as a list, a generator, an array or a column of a
-            table; those above `max_tokens` are truncated, the empty string is allowed.
+        texts: strings in a list, a generator, an array or a column of a table. Texts longer than `max_tokens`
+            are truncated; the empty string is allowed.
         dim: the dimensions to return, one of `dims`; by default the largest. The embedding is cut and
             normalized again.
         batch_tokens: tokens per batch with padding, by default 384 on cpu and 16,384 on cuda. Larger batches
             take more memory.
         progress: show a progress bar on stderr.
-        role: what the texts are, "text", "query" or "document": which prompt is put before them.
-        precision: of the embeddings that are returned, "float32", "int8" (n, d) or "binary" (n, d/8) uint8,
-            see `compact`; `similarity` and `search` take all. That of the graph is chosen by `load`.
+        role: "text", "query" or "document". It chooses the prompt before each text.
+        precision: of the returned embeddings: "float32", "int8" (n, d) or "binary" (n, d/8) uint8.
+            `similarity` and `search` accept all three. `load` chooses the precision of the graph.
         others: names of sentence-transformers, such as show_progress_bar; see `our_names`.
 
-        Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of
-        `dims`, an unknown role or precision, and for what is no such iterable; CheckFailed where the graph
-        returns anything but embeddings of unit length.
+        Raises UserError for an item that is not a string, and names its index; for a `dim` not in `dims`; and
+        for an unknown role or precision. Raises CheckFailed if the graph returns anything but embeddings of
+        unit length.
         """
         if others:
             options: Json = {"dim": dim, "batch_tokens": batch_tokens, "progress": progress}
@@ -179,13 +177,11 @@ class Bundle:
         return rows[0] if isinstance(texts, str) else rows
 
     def encode_query(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> ndarray:
-        """Embed n queries, which are to find documents: `encode` with the bundle's prompt for queries, and
-        the same as `encode` where it has none."""
+        """Embed n search queries: `encode` with the bundle's prompt for queries, if it has one."""
         return self.encode(texts, dim, role="query", **options)
 
     def encode_document(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> ndarray:
-        """Embed n documents, which queries are to find: `encode` with the bundle's prompt for documents, and
-        the same as `encode` where it has none."""
+        """Embed n documents to search in: `encode` with the bundle's prompt for documents, if it has one."""
         return self.encode(texts, dim, role="document", **options)
 
     similarity = staticmethod(similarity)
@@ -199,14 +195,13 @@ class Bundle:
         space: str | None = None,
         **others: Any,
     ) -> tuple[ndarray, ndarray]:
-        """The k documents most similar to a query, best first: their indices and cosines, both (k,), or all
-        where there are fewer. Of an iterable of queries both are (q, k).
+        """The k documents most similar to a query, best first: their indices and cosines, both (k,). If there
+        are fewer documents, all of them. For several queries both are (q, k).
 
-        query: one string, or any iterable of them.
-        documents: texts, which are embedded, or their embeddings as `encode_document` returns them, in any
-            precision.
-        k: how many.
-        space: of these embeddings: the `space` of the bundle that made them, where it was noted.
+        query: a string, or several.
+        documents: texts, which are embedded; or embeddings from `encode_document`, in any precision.
+        k: the number of documents to return.
+        space: the `space` of the bundle that made these embeddings, if you stored it.
         others: names of sentence-transformers, such as top_k; see `our_names`.
 
         Raises UserError as `encode`, and for embeddings of other dimensions or another space.
@@ -236,8 +231,8 @@ class Bundle:
         return (numbers[0], cosines[0]) if one else (numbers, cosines)
 
     def classify(self, items: Any) -> Any:
-        """Label texts, or pairs of texts, see `ClassifierBundle`. Raises UserError: an encoder has no
-        labels."""
+        """Label texts or pairs of texts with a `ClassifierBundle`. An encoder has no labels and raises
+        UserError."""
         raise UserError(
             f"{self.manifest['name']}: an encoder, which has no labels; call encode, or train a "
             "classifier with a finetune stage"
@@ -249,7 +244,7 @@ class Bundle:
         return self.of(role)._tokenize(given_texts(texts), 0, role)
 
     def token_counts(self, texts: Sequence[str], role: str = "text") -> list[int]:
-        """How many tokens each text has, its prompt and special tokens included, however many are read."""
+        """The number of tokens of each text before truncation, with its prompt and special tokens."""
         encoder = self.of(role)
         prompt = encoder.prompts.of(role)
         encodings = encoder._whole_tokenizer.encode_batch_fast([prompt + text for text in texts])
@@ -274,8 +269,8 @@ class Bundle:
         ]
 
     def passages(self, text: str, role: str = "document") -> list[str]:
-        """The parts of a text of which each is read whole: one, where it has no more than `max_tokens`
-        tokens, else parts of at most half as many."""
+        """Split a text into parts that need no truncation: one part if it has at most `max_tokens` tokens,
+        otherwise parts of at most half as many."""
         encoder = self.of(role)
         most = encoder.max_tokens - encoder._tokens_around[role]
         if text.isascii() and len(text) <= most:
@@ -518,10 +513,10 @@ class ClassifierBundle(Bundle):
     def classify(self, items: Iterable[Item]) -> Classification:
         """Label n items: (labels, probabilities), a list of n and (n, C) float32.
 
-        items: any iterable, as for `encode`, of strings or of pairs such as ("A text.", "Another one."). The
-        columns of the probabilities are in the order of `labels`.
+        items: strings, or pairs such as ("A text.", "Another one."), if the classifier labels pairs.
 
-        Raises UserError for an item that is neither, and names its index.
+        The columns of the probabilities are in the order of `labels`. Raises UserError for any other item,
+        and names its index.
         """
         probabilities = softmax(self.logits(items))
         return Classification([self.labels[at] for at in probabilities.argmax(1).tolist()], probabilities)
@@ -562,21 +557,19 @@ def load(
     device: str = "cpu",
     **others: Any,
 ) -> Bundle:
-    """Open a bundle after checking the sha256 of every file that it reads; one of a pair of encoders as a
-    `PairBundle`.
+    """Open a bundle, after checking the sha256 of every file that it reads.
 
-    name: a folder, the name of one below bundles/, or a shipped bundle such as "nano"; "bundles/x:int8" also
-        names the precision.
-    precision: "int8", "w8", "fp32", "w4" or "fp16"; by default the fastest of those that the bundle has on
-        this machine.
-    threads: of onnxruntime; by default the processors that this process may use.
-    device: "cpu", "cuda" (which needs onnxruntime-gpu), or another provider of the onnxruntime that is
-        installed, such as "openvino" or "coreml".
-    others: parameters that there are not, which the error names.
+    name: a folder, the name of a folder in bundles/, or a shipped bundle such as "nano". "bundles/x:int8"
+        also names the precision.
+    precision: "int8", "qdq", "w8", "w4", "fp16" or "fp32"; by default the bundle's fastest on this machine.
+    threads: onnxruntime's threads; by default one for each processor that this process may use.
+    device: "cpu", "cuda" (with onnxruntime-gpu), or another provider of the installed onnxruntime, such as
+        "openvino" or "coreml".
+    others: unknown parameters; an error names them.
 
-    Raises UserError where there is no such bundle, precision or device, where CUDA does not start, or the
-    bundle needs a newer edgedistill; CheckFailed where a file is missing, was changed or is too large, or a
-    graph is one that no export writes.
+    Raises UserError if there is no such bundle, precision or device, if CUDA does not start, or if the bundle
+    needs a newer edgedistill. Raises CheckFailed if a file is missing, changed or too large, or if no export
+    writes such a graph.
     """
     if others:
         options = {"precision": precision, "threads": threads, "device": device}

@@ -135,8 +135,9 @@ def shipped() -> list[Json]:
     """The bundles that ship, from their manifests and reports: {name, folder, about, languages, max_tokens,
     size_bytes, scores, licences}.
 
-    size_bytes is that of the graph and tokenizer.json, which a device needs. scores are averages of suites,
-    0 to 1. licences are those of the teachers and of the texts of all trainings of the student.
+    size_bytes: of the graph and tokenizer.json.
+    scores: averages of suites, 0 to 1.
+    licences: of the teachers and texts of all trainings of the student.
     """
     students = []
     for name, scores in files.read_json(SCORES).items():

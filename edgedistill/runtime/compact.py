@@ -101,7 +101,7 @@ def compact(rows: ndarray, precision: str, calibration: Calibration = PLAIN) -> 
         if cosine < LEAST_COSINE:
             raise UserError(
                 f"precision: int8 clips the embedding of text {at}, which keeps a cosine of "
-                f"{cosine:.3f} to itself; export the bundle again, which measures its range"
+                f"{cosine:.3f} to itself; take float32, or export the bundle again, which measures its range"
             )
     return clipped.astype(dtype)
 

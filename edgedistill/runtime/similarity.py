@@ -33,11 +33,11 @@ def similarity(
     """The cosine of every embedding of `a` with every embedding of `b`: (n, d), (m, d) -> (n, m) float32,
     between -1 and 1.
 
-    Each may be in any precision of `encode`: uint8 is read as bits, of which each counts as ±1, so that two
-    binary embeddings have cosine 1 − 2 · (share of bits that differ). One embedding, (d,), counts as (1, d),
-    as in sentence-transformers. An embedding of zeros has cosine 0 with everything. `spaces` are those of
-    `a` and `b`, as `Bundle.space` names them. Raises UserError where an argument is not numbers, has another
-    shape, the dimensions differ, or both spaces are known and differ.
+    Both may be in any precision of `encode`. uint8 is read as bits, and each bit counts as ±1: the cosine of
+    two binary embeddings is 1 − 2 · (share of bits that differ). One embedding, (d,), counts as (1, d), as in
+    sentence-transformers. An embedding of zeros has cosine 0 with everything. `spaces` are the `Bundle.space`
+    of `a` and of `b`. Raises UserError for arguments that are not numbers or have another shape, and if the
+    dimensions or two known spaces differ.
     """
     check_spaces(*spaces)
     first = _rows(a, "a")
@@ -61,12 +61,17 @@ def search(
 ) -> tuple[ndarray, ndarray]:
     """The k documents most similar to each query, best first: their indices and cosines, both (q, k).
 
-    queries: (q, d) float32. documents: (n, d) or, in bits, (n, d/8), as `encode` returns them.
-    candidates: of bits, so many documents by Hamming distance to the query's own bits get a second score,
-    their cosine to the query itself: with the same bits or, where given, with `rescore`, the documents in
-    another precision. calibration: of the bundle that the bits are from. spaces: of the queries and of the
-    documents, as `Bundle.space` names them. Of equal documents the first comes first. Raises UserError as
-    `similarity`, and where `rescore` has another number of documents.
+    queries: (q, d) float32.
+    documents: (n, d), or (n, d/8) for bits, as `encode` returns them.
+    k: the number of documents to return.
+    candidates: for bits only: the documents nearest by Hamming distance that are ranked again by their cosine
+        to the query in float32.
+    rescore: for bits only: the same documents in another precision, to rank the candidates with.
+    calibration: for bits only: the `calibration` of their bundle.
+    spaces: the `Bundle.space` of the queries and of the documents.
+
+    Equal documents keep their order. Raises UserError as `similarity`, and if `rescore` has another number of
+    documents.
     """
     check_spaces(*spaces)
     asked = _rows(queries, "queries")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import lzma
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -431,6 +432,15 @@ def test_in_rust(exported: Callable[..., Path], core: Any, tmp_path):
     student = CoreStudent(core, file.read_bytes())
     assert json.loads(run(program, file, PLAIN[0])) == pytest.approx(student.embed(PLAIN[:1])[0], abs=1e-6)
     student.close()
+
+
+def test_the_first_example_of_its_page_runs_as_written(tmp_path):
+    page = (CORE / "README.md").read_text(encoding="utf-8")
+    example = re.search(r"```sh\n.*?\n(.*?)```.*?```c\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "app.c").write_text(example[2])  # type: ignore[index]
+    student_file.write("nano", tmp_path / "nano-core", lambda line: None)
+    cosine = run("sh", "-ec", f"cd {tmp_path}\n{example[1]}")  # type: ignore[index]
+    assert f"and a text, {cosine.strip()}:" in page
 
 
 def test_a_file_of_each_version_is_kept_and_opens(core: Any):
