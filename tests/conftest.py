@@ -67,6 +67,11 @@ class World:
         }
         return {**data, **changes}
 
+    def spec(self, **changes: Any) -> Any:
+        from edgedistill import recipe
+
+        return recipe.parse(self.recipe(**changes), "test")
+
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:

@@ -36,7 +36,7 @@ def student(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     few = {
         "stages": [{"name": "distil", "objective": {"kind": "cosine"}, "steps": 2, "batch": 16, "bucket": 4}]
     }
-    train.train(recipe.parse(world.recipe(**few), "test"), root / "run", Session(data=world.data))
+    train.train(world.spec(**few), root / "run", Session(data=world.data))
     bundle_writer.export(root / "run", ["fp32"], root / "bundle", lambda line: None)
     return root / "bundle"
 

@@ -123,7 +123,7 @@ def test_a_run_and_its_cache_in_a_store_are_those_written_here(
     store.pipe_file("/bucket/texts.txt", (world.data / "texts.txt").read_bytes())
     path = written(world, tmp_path, rows={"files": ["memory://bucket/texts.txt"], "held_out": 40})
     here = Session(data=world.data, cache_folder=tmp_path / "here")
-    cache_passes.fill(recipe.parse(world.recipe(), "tiny"), here)
+    cache_passes.fill(world.spec(), here)
     monkeypatch.setenv("EDGEDISTILL_CACHE", "memory://bucket/cache")
     assert invoke("cache", path, "--only", "1/2") == "teacher: 2 of 4 shards\ntokens: 2 of 4 shards\n"
     machine(monkeypatch, tmp_path / "second")

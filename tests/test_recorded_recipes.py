@@ -74,9 +74,7 @@ def test_the_code_of_a_model_does_not_run(way: str, armed: tuple[Path, Path], wo
         "tokenizer": {"student": {**student, "tokenizer": str(folder)}},
     }
     if way in changes:
-        attempt(
-            lambda: train.train(recipe.parse(world.recipe(**changes[way]), "x"), tmp_path / "run", session)
-        )
+        attempt(lambda: train.train(world.spec(**changes[way]), tmp_path / "run", session))
     elif way == "export":
         attempt(
             lambda: bundle_writer.export(
@@ -187,7 +185,7 @@ def test_the_teacher_asked_for_keeps_the_recorded_pooling_and_prompt():
 def test_bench_scores_no_task_outside_it(task: dict[str, Any], world: World):
     rows = {**task, "columns": ["text"], "label": "label", "dev_rows": 2}
     stage = {"name": "task", "kind": "finetune", "rows": rows, "epochs": 1}
-    text = recipe.dump(recipe.parse(world.recipe(stages=[stage]), "x"))
+    text = recipe.dump(world.spec(stages=[stage]))
     described = yaml.safe_load(text)
     described["stages"][0]["rows"]["test"] = task["test"].replace("{data}", str(world.data))
     with pytest.raises(UserError, match="outside the data folder|nothing is downloaded unasked"):

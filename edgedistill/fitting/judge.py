@@ -25,7 +25,6 @@ from edgedistill.evaluation.tables import plain
 from edgedistill.fitting import queries
 from edgedistill.fitting.queries import Queries
 from edgedistill.quantization.sample_texts import Reader, embeddings, samples
-from edgedistill.runtime.prompts import ROLES
 from edgedistill.session import Session
 from edgedistill.students import graph
 from edgedistill.teacher.embedding_cache import TeacherPass
@@ -191,8 +190,7 @@ def by_roles(teacher: TeacherEncoder, session: Session) -> Encoder:
         embed = teacher.in_role(role).embed
         return Remembered(lambda texts: embed(texts, session.device))
 
-    text, query, document = map(in_role, ROLES)
-    return Encoder(text, query, document)
+    return Encoder.by_role(in_role)
 
 
 def encoder(student: PreparedStudent, precision: str) -> Encoder:
@@ -207,5 +205,4 @@ def encoder(student: PreparedStudent, precision: str) -> Encoder:
         reader = whole._replace(prompt=student.prompts.of(role))
         return lambda texts: embeddings(model, reader.token_ids(texts))
 
-    text, query, document = map(in_role, ROLES)
-    return Encoder(text, query, document)
+    return Encoder.by_role(in_role)

@@ -159,11 +159,11 @@ def medians_ms(call: Callable[[Any], object], items: Sequence[Any], limit: float
 
 
 def table(costs: Cost) -> str:
-    """The cost of a recipe as a table."""
+    """The cost of a recipe as a table, with spaces that do not break between a number and its unit."""
     parameters = costs["parameters"]
     texts = costs.get("texts")
-    shares = " + ".join(f"{parameters[name]:,} {name}" for name in ("embedding", "encoder", "head"))
-    latencies = [f"{name} {significant(ms, 2)} ms" for name, ms in costs["p50_ms"].items()]
+    shares = " + ".join(f"{parameters[name]:,}\xa0{name}" for name in ("embedding", "encoder", "head"))
+    latencies = [f"{name}\xa0{significant(ms, 2)}\xa0ms" for name, ms in costs["p50_ms"].items()]
     p50 = f"{'  '.join(latencies)}  (a single text of {TOKENS} tokens)"
     if not latencies:
         p50 = "not measured: the student is too large or too deep for a check, as is its training time"
@@ -171,7 +171,8 @@ def table(costs: Cost) -> str:
     if "words" in parameters:
         rows["of the embedding"] = f"{parameters['words']:,} token embedding table and its projection"
     rows["max input tokens"] = f"{costs['max_tokens']}; longer texts are truncated"
-    rows["graph"] = "  ".join(f"{name} {size / 1e6:.2f} MB" for name, size in costs["size_bytes"].items())
+    sizes = [f"{name}\xa0{size / 1e6:.2f}\xa0MB" for name, size in costs["size_bytes"].items()]
+    rows["graph"] = "  ".join(sizes)
     rows["p50, initial student"] = p50
     if texts:
         rows["texts"] = f"{texts['train']:,} to train on, {texts['held_out']:,} held out"

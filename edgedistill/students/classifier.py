@@ -17,10 +17,8 @@ class Classifier(ClassifierHead):
     """`forward(ids, mask) -> (B, C)`, for pairs `forward(ids, mask, ids_2, mask_2) -> (B, C)`: a student and
     its head, with one encoder for both texts."""
 
-    def __init__(
-        self, encoder: nn.Module, dims: int, labels: int, pair: bool, hidden: int, dropout: float = 0.0
-    ) -> None:
-        super().__init__(dims, labels, pair, hidden, dropout)
+    def __init__(self, encoder: nn.Module, dims: int, labels: int, pair: bool, hidden: int) -> None:
+        super().__init__(dims, labels, pair, hidden)
         self.encoder = encoder
 
     def forward(self, *columns: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgedistill import recipe
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World
 from tests.ecosystems.test_integrations import MISSING, ROOT, are_short, code, run
@@ -40,6 +39,6 @@ def test_a_snippet_embeds_as_the_teacher_does(name: str, world: World, tmp_path,
     monkeypatch.setenv("PYSPARK_PYTHON", str(has[0]))
     done = run(has[0], SNIPPETS[name] + PRINT, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    teacher = TeacherEncoder(recipe.parse(world.recipe(), "tiny").teacher)
+    teacher = TeacherEncoder(world.spec().teacher)
     expected = teacher.embed(["The train leaves at nine.", "It is late."])
     assert np.abs(np.array(json.loads(done.stdout.splitlines()[-1])) - expected).max() < 1e-3

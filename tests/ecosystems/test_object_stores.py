@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from edgedistill import recipe
 from edgedistill.session import Session
 from edgedistill.training import cache_passes
 from tests.conftest import World
@@ -150,9 +149,7 @@ def test_a_store_that_fails_for_a_while_changes_nothing(world: World, tmp_path, 
     assert done.stdout == "teacher: 4 of 4 shards\ntokens: 4 of 4 shards\n"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("edgedistill.data.corpus.SHARD", 128)
-        cache_passes.fill(
-            recipe.parse(world.recipe(), "tiny"), Session(data=world.data, cache_folder=tmp_path / "here")
-        )
+        cache_passes.fill(world.spec(), Session(data=world.data, cache_folder=tmp_path / "here"))
     expected = tmp_path / "here/teachers"
     shards = {each.relative_to(expected).as_posix(): each.read_bytes() for each in expected.rglob("*.*")}
     assert store.objects("bucket/cache/teachers/") == shards and len(shards) == 12

@@ -321,7 +321,7 @@ def test_the_teacher_goes_down_the_same_line(world: World, tmp_path):
     from edgedistill.teacher import encoder
     from edgedistill.training import train
 
-    spec = recipe.parse(world.recipe(student={"kind": "teacher"}, stages=[], rows=None), "test")
+    spec = world.spec(student={"kind": "teacher"}, stages=[], rows=None)
     train.train(spec, tmp_path / "run", Session(data=world.data, log=quiet), resume=False)
     bundle_writer.export(tmp_path / "run", ["w8", "fp32"], tmp_path / "b", quiet)
     manifest = files.read_json(tmp_path / "b" / "manifest.json")

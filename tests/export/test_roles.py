@@ -122,7 +122,7 @@ def stages(world: World) -> list[dict[str, Any]]:
 
 def trained(world: World, out: Path, **student: Any) -> run.Run:
     given = {"kind": "static", "width": 32, **student}
-    spec = recipe.parse(world.recipe(student=given, stages=stages(world)), "test")
+    spec = world.spec(student=given, stages=stages(world))
     train.train(spec, out, Session(data=world.data))
     return run.open_run(out)
 
@@ -142,7 +142,7 @@ def test_a_student_learns_and_keeps_its_prompts(world: World, tmp_path):
     bundle_writer.export(tmp_path / "a", ["fp32"], tmp_path / "b", quiet)
     assert bundle_run.open_finished(str(tmp_path / "b"), "x").prompts == first.prompts
     changes = {"weights": str(tmp_path / "b"), "document_prompt": ""}
-    spec = recipe.parse(world.recipe(student=changes), "test")
+    spec = world.spec(student=changes)
     train.train(spec, tmp_path / "c", Session(data=world.data))
     assert run.open_run(tmp_path / "c").prompts == ("", QUERY, "")
     prepared = PreparedStudent(first.student(), first.shape, first.tokenizer())

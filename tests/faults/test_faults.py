@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from edgedistill import files, recipe
+from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.session import Session, silent
 from edgedistill.training import train
@@ -240,7 +240,7 @@ def test_a_cached_file_that_is_cut_while_a_training_reads_it(file: str, moment: 
             os.truncate(path, path.stat().st_size - 8)
 
     session = Session(data=world.data, cache_folder=tmp_path / "cache", log=log)
-    spec = recipe.parse(world.recipe(), "x")
+    spec = world.spec()
     with pytest.raises(UserError, match=f"{Path(file).name}: cut while it was used; run the command again"):
         train.train(spec, tmp_path / "run", session)
     assert not (tmp_path / "run").exists()

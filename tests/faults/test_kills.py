@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.training import resume
 from tests.conftest import World
@@ -108,7 +107,7 @@ def test_what_a_kill_leaves_of_the_unfinished_run_is_deleted(given: Path, tmp_pa
 
 
 def test_another_process_does_not_train_the_same_run(world: World, tmp_path):
-    spec = recipe.parse(world.recipe(), "x")
+    spec = world.spec()
     with resume.unfinished(spec, tmp_path / "run", False):
         for resuming, line in ((True, "another process trains it"), (False, "continue it with --resume")):
             with pytest.raises(UserError, match=line), resume.unfinished(spec, tmp_path / "run", resuming):

@@ -17,7 +17,7 @@ from tests.conftest import World
 
 @pytest.fixture(scope="module")
 def judging(world: World) -> Judge:
-    spec = recipe.parse(world.recipe(), "tiny")
+    spec = world.spec()
     assert spec.rows is not None
     built = corpus.build(spec.rows, Session(data=world.data), 0)
     few = queries.of_answers(

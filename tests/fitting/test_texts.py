@@ -43,12 +43,6 @@ def test_none_given(world: World, tmp_path):
     assert "--texts documentation takes the sentences of Python's documentation" in message
 
 
-def test_ten_texts(world: World, tmp_path):
-    (tmp_path / "ten.txt").write_text("\n".join(sentences(10)), encoding="utf-8")
-    message = refused(request(world, texts=(str(tmp_path / "ten.txt"),)), tmp_path)
-    assert message == ("--texts: 10 distinct texts, at least 200 are needed; add texts")
-
-
 def test_another_language(world: World, tmp_path):
     draw = random.Random(0)
     words = (

@@ -67,7 +67,7 @@ def test_an_objective_of_ones_own_column(world: World, tmp_path):
         "learning_rate": 5e-3,
     }
     scored = {**table, "scores": ["similarity"]}
-    spec = recipe.parse(world.recipe(stages=[{**stage, "rows": scored}]), "judged.yaml")
+    spec = world.spec(stages=[{**stage, "rows": scored}])
     session = Session(data=world.data, log=lambda line: None)
     assert cost.costs([spec], session)[0]["parameters"]["total"] > 0
     train.train(spec, tmp_path / "run", session)

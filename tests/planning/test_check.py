@@ -23,10 +23,6 @@ TRIPLES = {
 }
 
 
-def spec(world: World, **changes: Any) -> recipe.Recipe:
-    return recipe.parse(world.recipe(**changes), "test")
-
-
 def stage(name: str = "distil", **changes: Any) -> dict[str, Any]:
     return {"name": name, "objective": {"kind": "cosine"}, "steps": 12, "batch": 16, "bucket": 4, **changes}
 
@@ -43,7 +39,7 @@ def checked(*specs: recipe.Recipe, data: Path) -> tuple[list[dict[str, Any]], li
 def test_problems_of_all_parts_and_stages_are_one_error(world: World):
     stages = [stage("a", objective=CONGEN), stage("b"), stage("c", objective={**CONGEN, "queue": 2000})]
     with pytest.raises(UserError) as caught:
-        open_recipe(spec(world, targets=TOO_WIDE, stages=stages), Session(data=world.data))
+        open_recipe(world.spec(targets=TOO_WIDE, stages=stages), Session(data=world.data))
     places = [problem.split(":")[0] for problem in caught.value.problems]
     assert places[:3] == ["targets.dims", "stages[0].objective", "stages[2].objective"]
     assert "a queue of 2,000 texts leaves none of 400 to train on" in caught.value.problems[2]
@@ -52,15 +48,15 @@ def test_problems_of_all_parts_and_stages_are_one_error(world: World):
 def test_a_teacher_and_a_corpus_that_are_missing_are_both_reported(world: World):
     changes = {"teacher": {"model": "nowhere"}, "rows": corpus(5000)}
     with pytest.raises(UserError) as caught:
-        open_recipe(spec(world, **changes), Session(data=world.data))
+        open_recipe(world.spec(**changes), Session(data=world.data))
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["teacher.model", "rows"]
 
 
 def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(world: World, monkeypatch):
     monkeypatch.setattr(cost, "size_and_latency", lambda *_: pytest.fail("measured"))
-    good = spec(world, name="good")
-    queue = spec(world, name="queue", stages=[stage(objective=CONGEN)])
-    held_out = spec(world, name="held", rows=corpus(440))
+    good = world.spec(name="good")
+    queue = world.spec(name="queue", stages=[stage(objective=CONGEN)])
+    held_out = world.spec(name="held", rows=corpus(440))
     with pytest.raises(UserError) as caught:
         checked(good, queue, held_out, data=world.data)
     assert [problem.split(":")[:2] for problem in caught.value.problems] == [
@@ -83,7 +79,7 @@ def test_what_is_probably_not_meant_is_a_warning(
     world: World, held_out: int, batch: int, expected: list[str]
 ):
     found = open_recipe(
-        spec(world, rows=corpus(held_out), stages=[stage(batch=batch)]), Session(data=world.data)
+        world.spec(rows=corpus(held_out), stages=[stage(batch=batch)]), Session(data=world.data)
     ).warnings
     assert len(found) == len(expected)
     assert all(warning.startswith(start) for warning, start in zip(found, expected, strict=True))
@@ -97,7 +93,7 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(world: World, tmp_pa
         stage(steps=400, objective={**CONGEN, "queue": 64, "alpha": 0.5}, **view),
         stage("b"),
     ]
-    wanted = spec(world, rows=corpus(200), stages=steps)
+    wanted = world.spec(rows=corpus(200), stages=steps)
     before = torch.get_rng_state()
     [found] = cost.costs([wanted], session)
     assert [line for line in lines if line.startswith("warning: ")] == [f"warning: {found['warnings'][0]}"]
@@ -115,7 +111,7 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(world: World, tmp_pa
 
 def test_texts_that_the_student_would_not_read_whole_are_counted(world: World):
     session = Session(data=world.data)
-    cost.costs([spec(world, stages=[stage(max_tokens=4)])], session)
+    cost.costs([world.spec(stages=[stage(max_tokens=4)])], session)
     assert 0 < session.reading.texts_cut < session.reading.tokens_cut
     assert "cut at the encoder's limit" in session.reading.line
 
@@ -123,11 +119,11 @@ def test_texts_that_the_student_would_not_read_whole_are_counted(world: World):
 def test_triples_and_the_teacher_itself_are_estimated(world: World):
     rows = ["anchor\tentailment\tcontradiction", *("\t".join(sentences(3, seed=seed)) for seed in range(60))]
     (world.data / "triples.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    [found], _ = checked(spec(world, stages=[stage(**TRIPLES)]), data=world.data)
+    [found], _ = checked(world.spec(stages=[stage(**TRIPLES)]), data=world.data)
     assert found["training_samples"] == 12 * 16 * 3
     assert found["estimated_seconds"]["student"] > 0
-    reduced = spec(
-        world, student={"kind": "teacher"}, targets={"reduce": {"kind": "pca"}, "dims": 8}, stages=[]
+    reduced = world.spec(
+        student={"kind": "teacher"}, targets={"reduce": {"kind": "pca"}, "dims": 8}, stages=[]
     )
     [found], _ = checked(reduced, data=world.data)
     assert "training_samples" not in found
@@ -142,7 +138,7 @@ def test_pairs_are_estimated(world: World, tmp_path):
     both = {"kind": "each_side", "objective": {"kind": "mse"}}
     student = {"kind": "bert", "layers": 1, "width": 32, "heads": 2}
     [found], _ = checked(
-        spec(world, rows=pairs, student=student, stages=[stage(objective=both)]), data=tmp_path
+        world.spec(rows=pairs, student=student, stages=[stage(objective=both)]), data=tmp_path
     )
     assert found["training_samples"] == 12 * 16 * 2
     assert found["estimated_seconds"]["student"] > 0
@@ -161,9 +157,9 @@ def test_the_time_of_fine_tuning_is_not_estimated(world: World):
         "batch": 8,
         "learning_rates": [1e-3],
     }
-    [found], _ = checked(spec(world, rows=None, stages=[last]), data=world.data)
+    [found], _ = checked(world.spec(rows=None, stages=[last]), data=world.data)
     assert found["training_samples"] == 80 and "estimated_seconds" not in found
-    [found], _ = checked(spec(world, stages=[stage(), last]), data=world.data)
+    [found], _ = checked(world.spec(stages=[stage(), last]), data=world.data)
     assert found["estimated_seconds"]["student"] > 0
     assert " ".join(cost.table(found).split()).endswith("), without the fine-tuning")
 
@@ -183,13 +179,13 @@ def test_a_student_that_no_memory_holds_is_refused_by_its_size_before_it_is_buil
         UserError,
         match=r"^student: [\d,]{13,} parameters take [\d,]{3,} GB to train, and this machine has \d+;",
     ):
-        open_recipe(spec(world, student=student, targets=None), Session(data=world.data))
+        open_recipe(world.spec(student=student, targets=None), Session(data=world.data))
 
 
 @pytest.mark.parametrize("model", [".", "..", "~"])
 def test_a_teacher_that_is_a_folder_of_another_kind(model: str, world: World):
     with pytest.raises(UserError, match=r"teacher\.model|no config\.json|no such"):
-        open_recipe(spec(world, teacher={"model": model}), Session(data=world.data))
+        open_recipe(world.spec(teacher={"model": model}), Session(data=world.data))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +204,7 @@ def test_a_large_or_deep_student_is_computed_not_measured(student: dict[str, Any
     monkeypatch.delattr(training_time, "_seconds_per_row")
     monkeypatch.delattr(cost, "size_and_latency")
     source = {"weights": "teacher"} if student["kind"] == "recurrent" else {}
-    [found], _ = checked(spec(world, student={**student, **source}), data=world.data)
+    [found], _ = checked(world.spec(student={**student, **source}), data=world.data)
     total = found["parameters"]["total"]
     assert found["p50_ms"] == {} and found["size_bytes"]["fp32"] == 4 * total
     assert "estimated_seconds" not in found and found["training_samples"] == 12 * 16

@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 from torch import Tensor, nn
 
-from edgedistill import bundle_run, recipe, run
+from edgedistill import bundle_run, run
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
@@ -94,7 +94,7 @@ TEXTS = sentences(30, seed=4)
 def test_down_the_whole_line(world: World, tmp_path):
     """Its graph is traced: a Conv, which precisions store as it is, and the products that they quantize."""
     student = {"kind": "conv", "width": 32, "channels": 32, "head": "linear"}
-    spec = recipe.parse(world.recipe(student=student), "conv.yaml")
+    spec = world.spec(student=student)
     session = Session(data=world.data, log=lambda line: None)
     assert cost.costs([spec], session)[0]["parameters"]["encoder"] == 32 * 32 * 3 + 32
     train.train(spec, tmp_path / "run", session)

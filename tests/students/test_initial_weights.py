@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from edgedistill import recipe
 from edgedistill.data import corpus
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
@@ -106,7 +105,7 @@ def test_a_folded_matrix_reads_projected_states_as_it_read_wide_ones():
 
 def started(world: World, **student: object) -> tuple[PreparedStudent, list[str], np.ndarray]:
     """An untrained student of the tiny world; texts, and the teacher's vectors of them."""
-    spec = recipe.parse(world.recipe(student={"kind": "bert", "head": "linear", **student}), "test")
+    spec = world.spec(student={"kind": "bert", "head": "linear", **student})
     teacher = open_teacher(spec.teacher, Session(data=world.data))
     assert spec.rows is not None and isinstance(teacher, TeacherEncoder)
     texts = Rows.of_texts(corpus.build(spec.rows, Session(data=world.data), 0))

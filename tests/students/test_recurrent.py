@@ -232,7 +232,7 @@ def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path):
         "trim": {},
         "head": "linear",
     }
-    spec = recipe.parse(world.recipe(student=student), "test")
+    spec = world.spec(student=student)
     info = train.train(spec, tmp_path / "run", Session(data=world.data, log=lambda line: None))
     shape = files.read_json(tmp_path / "run" / "student.json")
     pieces = shape["config"]["vocab_size"]

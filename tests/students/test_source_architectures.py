@@ -84,7 +84,7 @@ class Started:
             **head,
             **student,
         }
-        spec = recipe.parse(world.recipe(student=given), "test")
+        spec = world.spec(student=given)
         assert spec.rows is not None and isinstance(spec.student, recipe.Bert | recipe.Recurrent)
         self.models = open_models(spec, Session(data=world.data))
         texts = Rows.of_texts(corpus.build(spec.rows, Session(data=world.data), 0))
@@ -218,9 +218,7 @@ def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp
         "learning_rate": 3e-3,
     }
     session = Session(data=world.data, log=lambda line: None)
-    train.train(
-        recipe.parse(world.recipe(student=student, stages=[stage]), "test"), tmp_path / "run", session
-    )
+    train.train(world.spec(student=student, stages=[stage]), tmp_path / "run", session)
     finished = run.open_run(tmp_path / "run")
     assert (finished.dims, finished.shape["position_ids"]) == (32, "pad")
     teacher, texts = TeacherEncoder(recipe.Teacher(model=str(world.teacher))), sentences(20, seed=30)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedistill import recipe
 from edgedistill.data import corpus
 from edgedistill.session import Session
 from edgedistill.teacher import embedding_cache
@@ -17,7 +16,7 @@ from tests.conftest import World
 
 def test_a_killed_pass_goes_on(world: World, tmp_path, monkeypatch):
     session = Session(data=world.data, cache_folder=tmp_path)
-    spec = recipe.parse(world.recipe(), "tiny")
+    spec = world.spec()
     assert spec.rows is not None
     texts, teacher = corpus.build(spec.rows, session, 0), TeacherEncoder(spec.teacher)
     whole = embedding_cache.TeacherPass(

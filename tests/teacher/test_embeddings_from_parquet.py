@@ -42,7 +42,7 @@ def written(folder: Path, rows: np.ndarray, hashed: bool = True, dtype: Any = np
 
 @pytest.fixture
 def rows(world: World) -> np.ndarray:
-    return TeacherEncoder(recipe.parse(world.recipe(), "tiny").teacher).embed(TEXTS)
+    return TeacherEncoder(world.spec().teacher).embed(TEXTS)
 
 
 @pytest.mark.parametrize("hashed", [True, False], ids=["hashes", "texts"])

@@ -120,9 +120,7 @@ def test_a_traced_decoder_with_rms_norm_is_near_fp32_and_pools_its_last_token(tm
 
 
 def test_a_run_as_an_int8_teacher(world: World, tmp_path):
-    spec = recipe.parse(
-        world.recipe(stages=[{"name": "a", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}]), "test"
-    )
+    spec = world.spec(stages=[{"name": "a", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}])
     train.train(spec, tmp_path / "run", Session(data=world.data))
     given = {"model": str(tmp_path / "run"), "max_tokens": 32}
     near(
@@ -223,7 +221,7 @@ def test_cuda_is_refused_before_anything_is_embedded(world: World, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     other = {"model": str(world.teacher), "max_tokens": 5, "dtype": "int8"}
     own = {**world.recipe()["teacher"], "dtype": "int8"}
-    spec = recipe.parse(world.recipe(teacher=own, assistant=other), "test")
+    spec = world.spec(teacher=own, assistant=other)
     for device in ("auto", "cuda"):
         with pytest.raises(UserError) as caught:
             load_models.open_models(spec, Session(data=world.data, device=device))

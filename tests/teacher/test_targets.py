@@ -134,7 +134,7 @@ def test_what_cannot_be_fitted():
 
 
 def go(world: World, out: Path, **changes: Any) -> dict[str, Any]:
-    spec = recipe.parse(world.recipe(**changes), "test")
+    spec = world.spec(**changes)
     return train.train(spec, out, Session(data=world.data, log=lambda line: None))
 
 
@@ -161,7 +161,7 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: W
     bundle_writer.export(tmp_path / "reduced", precisions, tmp_path / "bundle", lambda line: None)
     chain = [module["type"].split(".")[-1] for module in files.read_json(tmp_path / "bundle/modules.json")]
     assert chain == ["Transformer", "Pooling", "Normalize", "Dense", "Normalize"]
-    spec = recipe.parse(world.recipe(student=BARE, targets=WAYS[way]), "test")
+    spec = world.spec(student=BARE, targets=WAYS[way])
     texts = corpus.build(spec.rows, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
     loaded = encoder.TeacherEncoder(spec.teacher)
     rows = np.arange(30)
@@ -182,10 +182,7 @@ def test_alignment_begins_nearer(world: World, tmp_path):
     is unchanged."""
     found = {}
     for align in ("none", "procrustes", "signed_permutation"):
-        spec = recipe.parse(
-            world.recipe(student=BARE, targets={"reduce": {"kind": "pca"}, "dims": 16, "align": align}),
-            "test",
-        )
+        spec = world.spec(student=BARE, targets={"reduce": {"kind": "pca"}, "dims": 16, "align": align})
         texts = corpus.build(spec.rows, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
         loaded = encoder.TeacherEncoder(spec.teacher)
         student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data)
@@ -209,7 +206,7 @@ def test_targets_of_two_teachers_have_the_cosines_of_both(world: World, tmp_path
     go(world, tmp_path / "second", student={**BARE, "width": 32})
     both = {"reduce": {"kind": "pca", "centre": False}, "dims": 16}
     both["teachers"] = [{"model": str(tmp_path / "second")}]
-    spec = recipe.parse(world.recipe(student=BARE, targets=both), "test")
+    spec = world.spec(student=BARE, targets=both)
     session = Session(data=world.data)
     texts = corpus.build(spec.rows, session, spec.seed)  # type: ignore[arg-type]
     models = load_models.open_models(spec, session)
@@ -233,7 +230,7 @@ def test_targets_of_two_teachers_have_the_cosines_of_both(world: World, tmp_path
 def test_targets_outlive_a_kill(world: World, tmp_path):
     """A resumed run reads the maps that were kept, whatever it would fit now."""
     changes = {"student": BARE, "targets": WAYS["pca"]}
-    spec = recipe.parse(world.recipe(**changes), "test")
+    spec = world.spec(**changes)
     partial = resolve.unfinished_run(tmp_path / "a")
     partial.mkdir()
     (partial / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
@@ -292,7 +289,7 @@ def parquet(folder: Path, texts: list[str], vectors: list[Any], kind: Any = None
 
 
 def built(world: World) -> corpus.Corpus:
-    spec = recipe.parse(world.recipe(), "test")
+    spec = world.spec()
     assert spec.rows is not None
     return corpus.build(spec.rows, Session(data=world.data), 0)
 
@@ -302,9 +299,7 @@ def test_precomputed_embeddings_are_matched_text_by_text(world: World, tmp_path)
 
     texts = built(world)
     spec = closed(world, tmp_path)
-    expected = TeacherPass(
-        encoder.TeacherEncoder(recipe.parse(world.recipe(), "x").teacher), texts, QUIET
-    ).open()
+    expected = TeacherPass(encoder.TeacherEncoder(world.spec().teacher), texts, QUIET).open()
     rows = np.arange(len(texts))
     found = TeacherPass(
         precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), None), texts, QUIET

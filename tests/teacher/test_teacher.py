@@ -140,7 +140,7 @@ def test_the_run_of_a_reduced_teacher_is_known_by_its_maps(world: World, tmp_pat
     keys = []
     for seed in (0, 1):
         targets = {"reduce": {"kind": "pca", "centre": bool(seed)}, "dims": 16}
-        spec = recipe.parse(world.recipe(student={"kind": "teacher"}, targets=targets, stages=[]), "test")
+        spec = world.spec(student={"kind": "teacher"}, targets=targets, stages=[])
         train.train(spec, tmp_path / f"reduced-{seed}", Session(data=world.data))
         keys.append(
             assistant.open_assistant(recipe.Teacher(model=str(tmp_path / f"reduced-{seed}"))).identity()
@@ -282,7 +282,7 @@ def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(world: World, monkeypa
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for gpu in (torch.bfloat16, torch.float32):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda gpu=gpu: gpu == torch.bfloat16)
-        spec = recipe.parse(world.recipe(), "test")
+        spec = world.spec()
         assert encoder.resolve_dtype("auto", "cpu") == on_cpu
         assert encoder.resolve_dtype("auto") == encoder.resolve_dtype("auto", "cuda") == gpu
         assert load_models.open_models(spec, Session(data=world.data)).teacher.dtype == on_cpu

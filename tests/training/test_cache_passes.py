@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from edgedistill import recipe
 from edgedistill.cli import app
 from edgedistill.data import corpus
 from edgedistill.data.token_cache import TokenPass
@@ -40,10 +39,6 @@ def small_shards(monkeypatch):
     monkeypatch.setattr(corpus, "SHARD", SHARD)
 
 
-def parsed(world: World, **changes: Any) -> recipe.Recipe:
-    return recipe.parse(world.recipe(**changes), "tiny")
-
-
 def session(world: World, cache: Path, **more: Any) -> Session:
     return Session(data=world.data, cache_folder=cache, **more)
 
@@ -55,7 +50,7 @@ def contents(cache: Path, what: str = "teachers") -> dict[str, bytes]:
 
 
 def test_shares_leave_the_bytes_of_one_pass_and_training_finds_them(world: World, tmp_path):
-    tiny = parsed(world)
+    tiny = world.spec()
     whole = cache_passes.fill(tiny, session(world, tmp_path / "one"))["passes"]
     assert [(each["name"], each["texts"], each["shards"], each["done"]) for each in whole] == [
         ("teacher", 440, SHARDS, SHARDS),
@@ -81,7 +76,7 @@ def test_shares_leave_the_bytes_of_one_pass_and_training_finds_them(world: World
 def test_tokens_of_shards_are_made_once_and_again_where_they_were_damaged(
     world: World, tmp_path, monkeypatch
 ):
-    tiny, here = parsed(world), session(world, tmp_path)
+    tiny, here = world.spec(), session(world, tmp_path)
     cache_passes.fill(tiny, here, (0, 2))
     shards = next((tmp_path / "tokens").glob("*.shards"))
     assert sorted(each.name for each in shards.iterdir()) == ["00000", "00002", "00004", "00006"]
@@ -97,7 +92,7 @@ def test_tokens_of_shards_are_made_once_and_again_where_they_were_damaged(
 
 def test_a_vocabulary_of_the_corpus_is_left_to_train(world: World, tmp_path):
     lines = list[str]()
-    trimmed = parsed(world, student={**world.recipe()["student"], "trim": {"min_count": 1}})
+    trimmed = world.spec(student={**world.recipe()["student"], "trim": {"min_count": 1}})
     found = cache_passes.fill(trimmed, session(world, tmp_path, log=lines.append))["passes"]
     assert [each["name"] for each in found] == ["teacher"] and not (tmp_path / "tokens").exists()
     assert "student.trim: the tokenizer depends on the whole corpus; train tokenizes it" in lines
@@ -130,8 +125,8 @@ cli.main()
 def test_a_killed_job_loses_at_most_its_shard(world: World, tmp_path):
     """Two jobs, the second killed with SIGKILL within its second shard, and started again."""
     path = tmp_path / "tiny.yaml"
-    path.write_text(json.dumps(parsed(world).model_dump(by_alias=True)), encoding="utf-8")
-    cache_passes.fill(parsed(world), session(world, tmp_path / "one"), (1, 2))
+    path.write_text(json.dumps(world.spec().model_dump(by_alias=True)), encoding="utf-8")
+    cache_passes.fill(world.spec(), session(world, tmp_path / "one"), (1, 2))
     environment = {**os.environ, "EDGEDISTILL_CACHE": str(tmp_path / "two"), "SLOW": "0.3"}
     command = [sys.executable, "-c", COMMAND, "cache", str(path), "--data", str(world.data), "--only", "2/2"]
     command += ["--device=cpu"]
@@ -143,7 +138,7 @@ def test_a_killed_job_loses_at_most_its_shard(world: World, tmp_path):
     assert job.wait() == -signal.SIGKILL
     kept = {path.parent: path.stat().st_mtime_ns for path in marks()}
     assert 1 <= len(kept) < 3
-    done = cache_passes.fill(parsed(world), session(world, tmp_path / "two"), (1, 2))["passes"]
+    done = cache_passes.fill(world.spec(), session(world, tmp_path / "two"), (1, 2))["passes"]
     assert [(each["name"], each["done"], each["shards"]) for each in done] == [
         ("teacher", 3, 7),
         ("tokens", 3, 7),
@@ -182,18 +177,18 @@ print(cache_passes.fill(recipe.read(sys.argv[1]), session, engine="ray")["passes
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray: pip install 'edgedistill[ray]'")
 def test_ray_goes_on_after_a_killed_actor(world: World, tmp_path):
     path = tmp_path / "tiny.yaml"
-    path.write_text(json.dumps(parsed(world).model_dump(by_alias=True)), encoding="utf-8")
+    path.write_text(json.dumps(world.spec().model_dump(by_alias=True)), encoding="utf-8")
     command = [sys.executable, "-c", RAY, str(path), str(tmp_path), str(world.data)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_DISABLE_MEMORY_MONITOR": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "7", done.stderr
     assert (tmp_path / "killed").exists()
-    cache_passes.fill(parsed(world), session(world, tmp_path / "one"))
+    cache_passes.fill(world.spec(), session(world, tmp_path / "one"))
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
 
 
 def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_path):
-    tiny = parsed(world)
+    tiny = world.spec()
     found = cache_passes.fill(tiny, session(world, tmp_path))["passes"][0]
     hashes, rows = (np.load(Path(found["folder"], "00000", name)) for name in (HASHES, EMBEDDINGS))
     opened = cache_passes.open_sources(tiny, session(world, tmp_path)).texts
@@ -215,7 +210,6 @@ def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_pat
         (["--only", "4/3"], "--only 4/3: not a share; give I/N, such as 3/16, with I from 1 to N"),
         (["--only", "0/3"], "--only 0/3: not a share"),
         (["--only", "2"], "--only 2: not a share"),
-        (["--engine", "rya"], "--engine: no engine 'rya'; did you mean 'ray'?"),
         (["--set", "stages=[]", "--set", "student={kind: teacher}"], "no teacher model embeds texts for it"),
     ],
 )

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from edgedistill import recipe
 from edgedistill.session import QUIET, Session
 from edgedistill.training import stage_in_progress, stages, train
 from tests.conftest import World
@@ -45,7 +44,7 @@ def trained(
 
     monkeypatch.setattr(stage_in_progress, "time", Clock)
     monkeypatch.setattr(stage_in_progress, "set_learning_rate", set_rate)
-    spec = recipe.parse(world.recipe(stages=[{**STAGE, **keys}]), "test")
+    spec = world.spec(stages=[{**STAGE, **keys}])
     info = train.train(spec, out, Session(data=world.data, log=QUIET.log))
     return info, rates
 

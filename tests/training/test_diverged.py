@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.training import train
@@ -23,7 +22,7 @@ STUDENTS: dict[str, dict[str, Any]] = {
 
 def stopped(world: World, out: Path, steps: int, rate: float, **changes: Any) -> str:
     stages = [{"name": "distil", "objective": {"kind": "cosine"}, "steps": steps, "batch": 16, "warmup": 0}]
-    spec = recipe.parse(world.recipe(stages=stages, **changes), "test")
+    spec = world.spec(stages=stages, **changes)
     # a rate that breaks the weights of a tiny student at once is above what recipes take
     spec = spec.model_copy(update={"stages": [spec.stages[0].model_copy(update={"learning_rate": rate})]})
     with pytest.raises(UserError) as caught:

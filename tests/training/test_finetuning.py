@@ -90,7 +90,7 @@ def go(
     world: World, out: Path, last: dict[str, Any], resume: bool = False, distil: bool = False, **changes: Any
 ) -> dict[str, Any]:
     stages = [*(world.recipe()["stages"] if distil else []), last]
-    spec = recipe.parse(world.recipe(**{"student": BILSTM, "stages": stages, **changes}), "test")
+    spec = world.spec(**{"student": BILSTM, "stages": stages, **changes})
     return train.train(spec, out, Session(data=world.data, log=quiet), resume=resume)
 
 

@@ -53,7 +53,7 @@ def sources(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def go(world: World, out: Path, said: list[str] | None = None, **changes: Any) -> dict[str, Any]:
     log = (lambda line: None) if said is None else said.append
-    return train.train(recipe.parse(world.recipe(**changes), "test"), out, Session(data=world.data, log=log))
+    return train.train(world.spec(**changes), out, Session(data=world.data, log=log))
 
 
 def embedded(folder: Path) -> np.ndarray:
@@ -201,7 +201,7 @@ def test_targets_in_the_teachers_own_space_keep_the_head(world: World, sources: 
 
 def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
     """The error that `check` and `train` have in common; train must leave nothing behind."""
-    spec = recipe.parse(world.recipe(student=student, **{"stages": STILL, **changes}), "test")
+    spec = world.spec(student=student, **{"stages": STILL, **changes})
     out = world.folder / "refused"
     with pytest.raises(UserError) as at_check:
         cost.costs([spec], Session(data=world.data))[0]

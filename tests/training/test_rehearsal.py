@@ -31,7 +31,7 @@ STAGE: dict[str, Any] = {
 def source(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
     out = tmp_path_factory.mktemp("source") / "bert"
-    train.train(recipe.parse(world.recipe(), "test"), out, Session(data=world.data))
+    train.train(world.spec(), out, Session(data=world.data))
     return out
 
 

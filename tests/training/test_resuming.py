@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgedistill import recipe, resolve
+from edgedistill import resolve
 from edgedistill.training import checkpoint, train
 from edgedistill.training.initial_student import initial_weights
 from edgedistill.training.stage_in_progress import StageInProgress
@@ -58,7 +58,7 @@ def test_cut_and_resumed(student: dict[str, Any], world: World, tmp_path, monkey
     stage = {"name": "distil", "objective": OBJECTIVE, "steps": 9, "batch": 16, "bucket": 4}
     stage |= {"initial_share": 0.25, "rehearsal": 0.5}  # of the weights before the first step
     corpus = {"files": [str(world.data / "texts.txt")], "held_out": 40}
-    spec = recipe.parse(world.recipe(student=student, stages=[stage], rows=corpus), "tiny")
+    spec = world.spec(student=student, stages=[stage], rows=corpus)
     train.train(spec, tmp_path / "once")
     fitted: list[bool] = []
     build = initial_weights.build

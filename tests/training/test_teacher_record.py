@@ -71,14 +71,14 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
     precomputed = {"embeddings": str(tmp_path / "e.npy"), "licence": "MIT"}
     revised = {"model": str(wide), "revision": "v1", "pooling": "cls"}
     own = {"tokenizer": str(wide), **BARE}
-    spec = recipe.parse(world.recipe(teacher=precomputed, assistant=revised, student=own), "test")
+    spec = world.spec(teacher=precomputed, assistant=revised, student=own)
     found = record.teachers(spec, open_models(spec, Session(data=tmp_path)))
     assert [(each["revision"], each["licence"]) for each in found] == [
         (None, "MIT"),
         ("v1", "apache-2.0"),
     ]
     train.train(recipe.parse(joined(world, wide), "test"), tmp_path / "run", Session(data=world.data))
-    of_run = recipe.parse(world.recipe(teacher={"model": str(tmp_path / "run"), "max_tokens": 32}), "test")
+    of_run = world.spec(teacher={"model": str(tmp_path / "run"), "max_tokens": 32})
     assert (
         record.teachers(of_run, open_models(of_run, QUIET))[0]["licence"]
         == "CC0 | public\ndomain, apache-2.0"
@@ -140,13 +140,10 @@ def test_stages_over_pairs_match_models_of_the_same_dimensions(world: World, wid
         {"name": name, "objective": objective, "steps": 2, "batch": 8, "match": {"of": name}}
         for name in ("teacher", "assistant")
     ]
-    spec = recipe.parse(
-        world.recipe(
-            assistant={"model": str(wide), "pooling": "cls", "max_tokens": 32},
-            rows={"tables": [{"files": ["pairs.tsv"], "columns": ["en", "de"], "languages": ["en", "de"]}]},
-            stages=stages,
-        ),
-        "test",
+    spec = world.spec(
+        assistant={"model": str(wide), "pooling": "cls", "max_tokens": 32},
+        rows={"tables": [{"files": ["pairs.tsv"], "columns": ["en", "de"], "languages": ["en", "de"]}]},
+        stages=stages,
     )
     with pytest.raises(UserError) as caught:
         open_recipe(spec, Session(data=tmp_path))

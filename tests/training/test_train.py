@@ -27,7 +27,7 @@ from tests.faults.commands import PROCESSES
 
 
 def go(world: World, out: Path, resume: bool = False, **changes: Any) -> dict[str, Any]:
-    spec = recipe.parse(world.recipe(**changes), "test")
+    spec = world.spec(**changes)
     return train.train(spec, out, Session(data=world.data, log=lambda line: None), resume=resume)
 
 
@@ -363,7 +363,7 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path):
     )
     go(world, tmp_path / "itself", student={"kind": "teacher"}, stages=[])
     one, other = (run.open_run(tmp_path / name) for name in ("trimmed", "itself"))
-    spec = recipe.parse(world.recipe(**changes), "test")
+    spec = world.spec(**changes)
     assert spec.rows is not None
     built = corpus.build(spec.rows, Session(data=world.data), 0)
     kept = built.texts(range(built.training_count))
@@ -384,7 +384,7 @@ def test_glove_rows_are_the_files(world: World, tmp_path):
         "embeddings": {"from": "glove", "file": "glove.txt"},
         "head": "linear",
     }
-    spec = recipe.parse(world.recipe(student=student), "test")
+    spec = world.spec(student=student)
     from edgedistill.teacher import encoder
 
     loaded = encoder.TeacherEncoder(spec.teacher)
@@ -438,7 +438,7 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path):
     from edgedistill.data import corpus, token_cache
     from edgedistill.teacher import encoder
 
-    spec = recipe.parse(world.recipe(), "test")
+    spec = world.spec()
     built = corpus.build(spec.rows, Session(data=world.data), 0)
     cut = token_cache.TokenPass(
         built, encoder.TeacherEncoder(spec.teacher).tokenizer.backend_tokenizer, 48, 0, QUIET
@@ -482,7 +482,7 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path):
 def test_trimming_needs_texts(world: World):
     from edgedistill.teacher import encoder
 
-    spec = recipe.parse(world.recipe(rows=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
+    spec = world.spec(rows=None, stages=[], student={"kind": "bilstm", "trim": {}})
     with pytest.raises(
         UserError, match="student.trim: keeps the tokens of the rows, and the recipe has none"
     ):
@@ -549,14 +549,11 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(world:
     student = {**world.recipe()["student"], "head_kept": False}
     said: list[str] = []
     corpus = {"files": ["texts.txt"], "exclude": ["leaks.txt"]}
-    spec = recipe.parse(
-        world.recipe(
-            stages=stages,
-            student=student,
-            rows=corpus,
-            select={"suite": suite_of(world), "every": 10, "patience": 3},
-        ),
-        "test",
+    spec = world.spec(
+        stages=stages,
+        student=student,
+        rows=corpus,
+        select={"suite": suite_of(world), "every": 10, "patience": 3},
     )
     info = train.train(spec, tmp_path / "a", Session(data=world.data, log=said.append))
     assert any("60 read, 50 kept, of these 0 held out" in line for line in said)

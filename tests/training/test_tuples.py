@@ -46,7 +46,7 @@ def stage(objective: dict[str, Any], tuples: dict[str, Any], **changes: Any) -> 
 
 def spec(world: World, *stages: dict[str, Any], **changes: Any) -> recipe.Recipe:
     section = {"files": ["documents.txt"], "held_out": 10, "passages": {}, "documentation_texts": 20}
-    return recipe.parse(world.recipe(rows=section, stages=list(stages), **changes), "test")
+    return world.spec(rows=section, stages=list(stages), **changes)
 
 
 def session(world: World, log: Any = None) -> Session:
@@ -84,7 +84,7 @@ def test_queries_are_the_sentences_of_a_text_that_has_several():
 
 
 def test_texts_of_one_sentence_have_no_queries(world: World):
-    parsed = recipe.parse(world.recipe(stages=[stage(COSINE, {"queries": {}})]), "test")
+    parsed = world.spec(stages=[stage(COSINE, {"queries": {}})])
     with pytest.raises(UserError, match=r"stages\[0\].rows: 0 of 400 texts have two sentences or more"):
         open_recipe.open_recipe(parsed, session(world))
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import PLAIN, Calibration
+from edgedistill.runtime.prompts import ROLES
 from edgedistill.runtime.similarity import unit_rows
 
 Encode = Callable[[list[str]], npt.NDArray[np.float32]]
@@ -29,6 +30,12 @@ class Encoder(NamedTuple):
     query: Encode
     document: Encode
     calibration: Calibration = PLAIN
+
+    @classmethod
+    def by_role(cls, in_role: Callable[[str], Encode]) -> Encoder:
+        """What embeds the texts of a role is what `in_role` returns for it."""
+        text, query, document = map(in_role, ROLES)
+        return cls(text, query, document)
 
     @classmethod
     def of(cls, encode: Any) -> Encoder:

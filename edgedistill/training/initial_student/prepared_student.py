@@ -19,7 +19,7 @@ from edgedistill.data.token_cache import TokenCache, TokenPass
 from edgedistill.evaluation.scoring import Encode, Encoder
 from edgedistill.files import Json
 from edgedistill.run import Run, Shaped
-from edgedistill.runtime.prompts import ROLES, Prompts
+from edgedistill.runtime.prompts import Prompts
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.teacher import encoder as teachers
@@ -106,8 +106,7 @@ class PreparedStudent(Shaped):
             prompt = self.prompts.of(role)
             return lambda texts: self.embed([prompt + text for text in texts])
 
-        text, query, document = map(in_role, ROLES)
-        return Encoder(text, query, document)
+        return Encoder.by_role(in_role)
 
     def embed(self, texts: list[str], unit: bool = True) -> ndarray:
         """Embeddings (n, d) float32 of texts, without prompts, by the module as it is, on its own device.
