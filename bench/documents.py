@@ -45,7 +45,7 @@ PLOTS = ROOT / "bench" / "plots"
 STUDENTS, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"  # of the plot in bench/RESULTS.md
 PEERS, PEERS_PAGE = REPORTS / "peers.json", ROOT / "bench" / "peers" / "README.md"  # of bench/peers/run.py
 PUBLISHED = PEERS_PAGE.with_name("published.json")  # scores of models that were not run here
-SHIPPED = ("nano", "micro", "multi", "edgedistill, int8")  # in the README's plot, beside these
+SHIPPED = ("nano", "micro", "edgedistill, int8")  # in the README's plot, beside these
 BESIDE = (
     "sentence-transformers, ONNX int8",
     "sentence-transformers, OpenVINO int8",
@@ -67,7 +67,6 @@ COLLECTIONS = {
     "bankfaq": "Bank FAQ",
 }
 SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
-LANGUAGES = {"en": "English", "de": "German", "es": "Spanish", "fr": "French", "nl": "Dutch"}
 TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
 PLAIN_TEACHER = "sentence-transformers"  # the same by that library
 TEACHERS_NAME = "packaged:all-MiniLM-L6-v2"
@@ -104,7 +103,8 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
         title = f"[`{each['name']}`](edgedistill/shipped/bundles/{each['name']}/README.md)"
         if each is teacher:
             title = "*all-MiniLM-L6-v2, teacher of nano, micro and small*"
-        languages = ", ".join(LANGUAGES[code] for code in each["languages"])
+        codes = each["languages"]
+        languages = "English" if codes == ["en"] else f"{len(codes)} languages"
         numbers = [
             f"{each['size_bytes'] / 1e6:.1f}",
             *(f"{100 * each['scores'][suite]:.1f}" for suite in SCORED),
@@ -114,8 +114,9 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
             worst = f"{min(measured_tables.shares(own, each['name']).values()):.0%}"
         numbers += [worst, f"{timed[each['name']]['single']['p50_ms']:.2f}"]
         lines.append(f"| {title} | {languages} | {each['max_tokens']} | {' | '.join(numbers)} |")
-    nano, small = timed["nano"], timed["small"]
-    precisions = f"{nano['bundle']['precision']}, `small` {small['bundle']['precision']}"
+    nano = timed["nano"]
+    in_w4 = [f"`{name}`" for name in sorted(timed) if timed[name]["bundle"]["precision"] == "w4"]
+    precisions = f"int8, {' and '.join(in_w4)} w4"
     machine = f"{nano['machine']['cpu']} · {nano['threads']} thread · {precisions} · {nano['made_at'][:10]}"
     of_search = f"search: {searches['machine']['cpu']} · {searches['made_at'][:10]}"
     return "\n".join([*lines, "", f"<sub>{machine}<br>{of_search}</sub>", ""])
@@ -491,6 +492,7 @@ def measured() -> dict[str, str]:
         "mteb": measured_tables.mteb,
         "search-curve": measured_tables.search_curve,
         "search-test": measured_tables.search_test,
+        "search-languages": measured_tables.search_test,
         "runners": lambda found: readme_tables.markdown(found["reports"]),
     }
     found = {name: make(files.read_json(REPORTS / f"{name}.json")) for name, make in makers.items()}

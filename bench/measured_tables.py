@@ -89,21 +89,21 @@ def own_documents(report: Report) -> dict[str, dict[str, Any]]:
     }
 
 
-def shares(own: dict[str, dict[str, Any]], name: str) -> dict[str, float]:
+def shares(own: dict[str, dict[str, Any]], name: str, suite: str = SEARCH) -> dict[str, float]:
     """The share of the teacher's nDCG@10 of each collection, both by cosine."""
-    of_teacher = own["teacher"][SEARCH]["tasks"]
+    of_teacher = own["teacher"][suite]["tasks"]
     return {
         task: each["ndcg_at_10"] / of_teacher[task]["ndcg_at_10"]
-        for task, each in own[name][SEARCH]["tasks"].items()
+        for task, each in own[name][suite]["tasks"].items()
     }
 
 
 def search_test(report: Report) -> str:
     """nDCG@10 × 100: a row for each collection, columns by cosine and with BM25; below them the mean, and the
     share of the teacher's by cosine, on average and at worst."""
-    own, rows = own_documents(report), list[list[str]]()
-    columns = {name: quality[SEARCH] for name, quality in own.items()}
-    beside = {f"{name} + BM25": quality[f"{SEARCH} + BM25"] for name, quality in own.items()}
+    own, rows, suite = own_documents(report), list[list[str]](), report["bench"]
+    columns = {name: quality[suite] for name, quality in own.items()}
+    beside = {f"{name} + BM25": quality[f"{suite} + BM25"] for name, quality in own.items()}
     every = [*columns.values(), *beside.values()]
     words = next(iter(beside.values()))
     for task, each in words["tasks"].items():
@@ -113,7 +113,7 @@ def search_test(report: Report) -> str:
     means = [column["average"] for column in every]
     means.insert(len(columns), words["bm25"])
     rows.append(["**mean**", *(f"**{100 * score:.1f}**" for score in means)])
-    of_teacher = [list(shares(own, name).values()) for name in columns]
+    of_teacher = [list(shares(own, name, suite).values()) for name in columns]
     left = [""] * (1 + len(beside))
     rows.append(["share of the teacher's, mean", *(f"{sum(x) / len(x):.0%}" for x in of_teacher), *left])
     rows.append(["at worst", *(f"{min(x):.0%}" for x in of_teacher), *left])

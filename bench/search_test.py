@@ -1,8 +1,8 @@
-"""What the bundles that ship and the teacher of nano and micro find on test collections, by cosine and with
+"""What the bundles that ship and a teacher find on test collections, by cosine and with
 BM25: a row for each encoder of queries and each way of embedding documents. It takes no times, so no machine
 has to be quiet for it.
 
-python bench/search_test.py BUNDLE_OF_TEACHER [--data DIR] [--out bench/reports/search-test.json]
+python bench/search_test.py BUNDLE_OF_TEACHER [STUDENT …] [--suite search-test] [--data DIR] [--out REPORT]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgedistill.evaluation import scoring
 from edgedistill.evaluation.report import without_samples
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Remembered, unit
 
-REPORT = Path(__file__).resolve().parent / "reports" / "search-test.json"
+REPORTS = Path(__file__).resolve().parent / "reports"
 SUITE, PAIRS = "search-test", "sts-small"
 OF_TEACHER = ("nano", "micro")  # students in the teacher's space
 TEACHER, MEAN = "teacher", "mean"
@@ -45,13 +45,15 @@ def main() -> None:
     )
     data = os.environ.get("EDGEDISTILL_DATA")
     parser.add_argument("teacher", help="a bundle of all-MiniLM-L6-v2, such as bundles/teacher:int8")
+    parser.add_argument("students", nargs="*", default=[each["name"] for each in edgedistill.shipped()])
+    parser.add_argument("--suite", default=SUITE)
     parser.add_argument("--data", type=Path, default=data, required=data is None)
-    parser.add_argument("--out", type=Path, default=REPORT)
+    parser.add_argument("--out", type=Path, help="default: bench/reports/SUITE.json")
     arguments = parser.parse_args()
-    suite, pairs = (scoring.suite(name, Path(arguments.data)) for name in (SUITE, PAIRS))
+    suite, pairs = (scoring.suite(name, Path(arguments.data)) for name in (arguments.suite, PAIRS))
     rows = list[dict[str, Any]]()
     teacher: Encode | None = None
-    places = {TEACHER: arguments.teacher, **{each["name"]: each["name"] for each in edgedistill.shipped()}}
+    places = {TEACHER: arguments.teacher, **{name: name for name in arguments.students}}
     for name, place in places.items():
         bundle = edgedistill.load(place)
         documents = Remembered(bundle.encode_document)
@@ -65,10 +67,10 @@ def main() -> None:
         about = {"name": name, "precision": bundle.precision, "sha256": graph["sha256"]}
         rows += [{"bundle": about, **each} for each in (own, *others)]
         print(name, {suite: each["average"] for suite, each in own["quality"].items()}, flush=True)
-    report = {"schema": 1, "bench": SUITE, "rows": rows}
+    report = {"schema": 1, "bench": arguments.suite, "rows": rows}
     report |= {"machine": machine.here(), "versions": machine.versions()}
     report["made_at"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    files.write_json(arguments.out, report)
+    files.write_json(arguments.out or REPORTS / f"{arguments.suite}.json", report)
 
 
 if __name__ == "__main__":

@@ -83,9 +83,6 @@ PEERS = {
     ),
     "nano": Peer("student", OURS, "edgedistill_bundles", "nano", "ships; trained for hours"),
     "micro": Peer("student", OURS, "edgedistill_bundles", "micro", "ships; trained for hours"),
-    "multi": Peer(
-        "student", OURS, "edgedistill_bundles", "multi", "ships; five languages, trained for hours"
-    ),
     "edgedistill fit": Peer(
         "student", OURS, "edgedistill_bundles", "fit", "edgedistill fit --max-mb 5 --max-p50-ms 2"
     ),

@@ -117,9 +117,9 @@ class Table(Section):
     )
     languages: list[str] = Field(
         [],
-        max_length=2,
-        description="The languages of two columns, the teacher's first: their texts are translations of each "
-        "other.",
+        max_length=LONGEST_LIST,
+        description="The languages of the texts. Of two columns, the teacher's first: their texts are "
+        "translations of each other.",
     )
     score_column: str | int | None = Field(
         None, description="The column of a quality score, such as WikiMatrix's margin."
@@ -142,7 +142,7 @@ class Table(Section):
             raise ValueError(f"`columns` {self.columns} names a column twice; a row has different ones")
         if len({type(column) for column in named}) > 1:
             raise ValueError("give all columns as names, or all as numbers")
-        if self.languages and (len(self.languages) != 2 or len(self.columns) != 2):
+        if self.languages and self.columns and not len(self.languages) == len(self.columns) == 2:
             raise ValueError(
                 f"`languages` {self.languages} are of two `columns`, a text and its translation; name both"
             )
@@ -287,7 +287,7 @@ class Rows(Table):
     @property
     def translated(self) -> bool:
         """Whether the texts of a row are translations of each other."""
-        return any(part.languages for part in self.parts)
+        return any(part.languages and part.columns for part in self.parts)
 
     @property
     def score_columns(self) -> list[str]:

@@ -158,7 +158,7 @@ def test_the_command(tmp_path):
         (["new.json", "a.json"], "new.json: schema 9, this edgedistill reads up to 1; upgrade edgedistill"),
         (
             ["a.json", "a.json", "nano"],
-            "--from and --compare: they measure nothing, but nano is named too; leave one out",
+            "--compare: measures nothing, but nano is named too; leave one of them out",
         ),
     ):
         done = call("bench", "--compare", *arguments, folder=tmp_path)

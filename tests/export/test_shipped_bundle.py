@@ -24,7 +24,7 @@ SHIPPED = {
     "nano": ("int8", 5e6),
     "micro": ("int8", 2e6),
     "small": ("w4", 9e6),
-    "multi": ("int8", 13e6),
+    "multi": ("w4", 16e6),
 }
 
 
@@ -50,8 +50,7 @@ def test_it_opens_by_name_wherever_one_stands(shipped: bundle.Bundle, tmp_path, 
     )
     assert vectors.shape == (4, 384) and np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < 1e-5
     near, far = vectors[1] @ vectors[2], vectors[1] @ vectors[3]
-    # the cosines of multi's teacher lie between .7 and 1
-    assert near > far + 0.03 if name == "multi" else near > 0.4 > far + 0.2
+    assert near > 0.4 > far + 0.2
     said = call("embed", name, folder=tmp_path, text="hello\n")
     assert said.returncode == 0 and len(said.stdout.strip().splitlines()) == 1
 
@@ -61,7 +60,7 @@ def test_it_is_small_and_whole(shipped: bundle.Bundle):
     graph = shipped.folder / shipped.manifest["precisions"][precision]["file"]
     assert graph.stat().st_size + (shipped.folder / "tokenizer.json").stat().st_size <= most
     assert list(shipped.manifest["precisions"]) == [precision]
-    least = {"int8": 0.99, "w4": 0.96}[precision]
+    least = {"int8": 0.99, "w4": 0.9}[precision]
     assert verify.verify(shipped.folder)["precisions"][precision]["cosine_min"] > least
 
 
@@ -139,4 +138,5 @@ def test_multi_finds_translations():
         ],
     ):
         cosines = english @ encoder.encode(translated).T
-        assert (cosines.argmax(1) == np.arange(3)).all() and cosines.diagonal().min() > 0.5
+        others = cosines.max(initial=-1, where=~np.eye(3, dtype=bool))
+        assert cosines.diagonal().min() > others + 0.2

@@ -30,18 +30,15 @@ from tests.vocabulary.test_trim_tokenizer import unigram
 
 PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
 LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
-FREE = "coco_captions fever_claims gutenberg onestopenglish scitldr sgd_dialogues tatoeba_en wikisplit"
-UNLABELED = f"{FREE} questions wikipedia_misc".split()
-DOCS = [f"docs_{name}" for name in "cpp govuk node otel powershell react virt".split()]
-QUERIES = [*"medquad scitldr tydi_train biomed_titles factbook".split(), *DOCS]
-FREE_PAIRS = {
-    "de": "tatoeba ntrex pud xquad_questions",
-    "es": "tatoeba ntrex pud xquad_questions tico19",
-    "fr": "tatoeba ntrex pud tico19",
-    "nl": "tatoeba ntrex",
-}
 BASES = {path.stem: path for path in (Path(baselines.__file__).parent / "bases").glob("*.yaml")}
 RECIPES = files.shipped("recipe") | BASES
+NAMED = {
+    path
+    for each in RECIPES.values()
+    for path in re.findall(
+        r"\b(?:unlabeled|multilingual|pairs|parallel)/[\w.-]+\.gz", each.read_text(encoding="utf-8")
+    )
+}
 STEPS = 4  # of a stage
 WIDTH = 32  # of the tiny teacher, in place of 384
 DIMS = {384: WIDTH, 192: 16, 128: 16, 96: 12, 64: 8, 32: 4}
@@ -106,6 +103,9 @@ class Tiny:
             if "/" in part.get("teacher", {}).get("model", ""):
                 part["teacher"] |= {"model": str(self.plain), "pooling": "mean"}
                 part["teacher"].pop("dtype", None)
+        reduce = made.get("targets", {}).get("reduce", {})
+        if "centre" in reduce:  # less their mean, a tiny model's embeddings are what 8 bits lose
+            reduce["centre"] = False
         student = made["student"]
         finished = student.get("kind", "finished") == "finished"  # its weights are another recipe's run
         if student.get("weights") in files.shipped("bundle"):
@@ -227,17 +227,23 @@ def _write_data(data: Path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pool = iter(sentences(4000, seed=5))
+    pool = iter(sentences(7000, seed=5))
 
     def take(count: int) -> list[str]:
         return [next(pool) for _ in range(count)]
 
-    corpus = {name: take(40) for name in UNLABELED}
-    (data / "unlabeled").mkdir(parents=True)
-    for name, texts in corpus.items():
-        (data / "unlabeled" / f"{name}.txt.gz").write_bytes(
-            gzip.compress("\n".join(texts).encode(), 1, mtime=0)
-        )
+    for path in sorted(NAMED):
+        file = data / path
+        if path.endswith(".txt.gz"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(
+                gzip.compress("\n".join(take(40 if "unlabeled" in path else 8)).encode(), 1, mtime=0)
+            )
+        elif path.startswith("pairs/"):
+            _table(file, {"query": take(8), "text": take(8)})
+        else:
+            some, language = take(12), path.split(".en-")[1].split(".")[0]
+            _table(file, {"en": some, language: [f"{text[::-1]} {language}" for text in some]})
     (data / "own.txt").write_text("\n".join(take(240)) + "\n", encoding="utf-8")
     texts = take(120)
     vectors = np.random.default_rng(0).standard_normal((len(texts), WIDTH)).astype(np.float32)
@@ -251,15 +257,6 @@ def _write_data(data: Path):
             data / f"parallel/wmt.en-{language}.tsv.gz",
             {"en": some, language: [f"{text[::-1]} {language}" for text in some]},
         )
-    for name in QUERIES:
-        _table(data / f"pairs/{name}.en.tsv.gz", {"query": take(12), "text": take(12)})
-    for language, names in FREE_PAIRS.items():
-        for name in names.split():
-            some = take(12)
-            _table(
-                data / f"parallel/{name}.en-{language}.tsv.gz",
-                {"en": some, language: [f"{text[::-1]} {language}" for text in some]},
-            )
     scores = [str(number % 6) for number in range(12)]
     first, second = take(12), take(12)
     for name in ("stsb.dev", "stsb.test"):

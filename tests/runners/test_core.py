@@ -20,7 +20,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from edgedistill import load
+from edgedistill import files, load
 from edgedistill.device import student_file, tokenizer_tables
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
@@ -155,18 +155,25 @@ def test_shipped_students(name: str, core: Any):
         texts = adversarial(opened._tokenizer, opened.max_tokens, 1500)
         same_ids(student, opened._tokenizer, [*texts, *odd_texts(1500)])
         cosines = (opened.encode(PLAIN) * student.embed(PLAIN)).sum(1)
-    # six wide layers make more of what the last bit of a float rounds
-    assert cosines.mean() >= (0.9998 if name == "small" else 0.9999) and cosines.min() >= 0.999
+    # many wide layers make more of what the last bit of a float rounds, and a mean that is left out, too
+    mean, least = {"small": (0.9998, 0.999), "multi": (0.998, 0.995)}.get(name, (0.9999, 0.999))
+    assert cosines.mean() >= mean and cosines.min() >= least
     worst, asked = student.check()
     assert worst >= asked
     student.close()
 
 
-@pytest.mark.parametrize("name", ["micro", "multi"])  # bits of `multi` are less a mean
-def test_compact_embeddings_and_cuts(name: str, core: Any):
-    with load(name, threads=1) as opened:
+@pytest.mark.parametrize("mean", [False, True])  # bits may be less a mean
+def test_compact_embeddings_and_cuts(mean: bool, core: Any, tmp_path):
+    folder = shutil.copytree(files.shipped("bundle")["micro"].parent, tmp_path / "micro")
+    manifest = files.read_json(folder / "manifest.json")
+    if mean:
+        manifest["calibration"] = {"mean": np.linspace(-0.1, 0.1, 384).tolist(), "int8_range": 13.76}
+        manifest["digest"] = manifests.digest(manifest)
+        files.write_json(folder / "manifest.json", manifest)
+    with load(folder, threads=1) as opened:
         student, calibration = CoreStudent(core, student_file.content(opened)), opened.calibration
-    assert (calibration.mean is not None) == (name == "multi") and student.dims == [student.size]
+    assert (calibration.mean is not None) == mean and student.dims == [student.size]
     for row in student.embed(PLAIN[:8]):
         core.ed_cut(row.ctypes.data, student.size)
         for precision in ("int8", "binary"):

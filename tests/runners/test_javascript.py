@@ -103,7 +103,7 @@ def test_shipped_students_as_in_python(name: str, tmp_path):
     assert np.array_equal(bits, found["rows"][1])
     about = found["about"]
     assert (about["name"], about["precision"], about["golden"]) == (name, precision, len(golden["texts"]))
-    assert about["languages"] == (["en", "de", "es", "fr", "nl"] if name == "multi" else ["en"])
+    assert about["languages"][0] == "en" and (len(about["languages"]) == 14) == (name == "multi")
     assert found["check"]["worst"] >= found["check"]["least"]  # and the golden texts' ids
 
 

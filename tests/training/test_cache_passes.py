@@ -210,7 +210,6 @@ def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_pat
         (["--only", "4/3"], "--only 4/3: not a share; give I/N, such as 3/16, with I from 1 to N"),
         (["--only", "0/3"], "--only 0/3: not a share"),
         (["--only", "2"], "--only 2: not a share"),
-        (["--engine", "rya"], "--engine: no engine 'rya'; did you mean 'ray'?"),
         (["--set", "stages=[]", "--set", "student={kind: teacher}"], "no teacher model embeds texts for it"),
     ],
 )

@@ -72,10 +72,6 @@ def open_micro(task: Task) -> Opened:
     return _opened("micro", "int8", task.threads)
 
 
-def open_multi(task: Task) -> Opened:
-    return _opened("multi", "int8", task.threads)
-
-
 def open_teacher_fp32(task: Task) -> Opened:
     return _opened(str(task.bundle), "fp32", task.threads)
 

@@ -25,21 +25,21 @@ function bounded(pages) {
 }
 
 const file = readFileSync(process.argv[2]);
-const tight = await Student.open(file, bounded((file.length >> 16) + 60));
+const tight = await Student.open(file, bounded((file.length >> 16) * 3 + 60));
 const errors = [
   failure(() => student.embed("a\ud800")),
   failure(() => student.embed("a", { role: "title" })),
   failure(() => student.embed("a", { dims: 7 })),
   failure(() => student.embed("a", { precision: "int4" })),
   await Student.open(damaged).catch((error) => `${error.name}: ${error.message}`),
-  failure(() => tight.embed("long text ".repeat(1e6))),
+  failure(() => tight.embed("long text ".repeat(4e6))),
 ];
 const found = {
   ids: all((text) => student.tokenize(text)),
   rows: all((text) => student.embed(text)),
   int8: all((text) => student.embed(text, { precision: "int8" })),
   bits: all((text) => student.embed(text, { precision: "binary" })),
-  long: student.embed("long text ".repeat(1e6)).length,
+  long: student.embed("long text ".repeat(4e6)).length,
   tight: Array.from(tight.embed(texts[0])), // after that
   check: student.check(),
   dims: student.dims,
