@@ -304,9 +304,9 @@ def test_every_sort_of_student(tmp_path, kind: str, shape: dict[str, Any]):
     assert [line.partition(":")[0] for line in said] == ALL
     assert result["precisions"]["w8"]["drift"]["min"] >= 0.99999
     assert result["precisions"]["int8"]["drift"]["min"] >= 0.99999
-    assert "`edgedistill.load` opens the one measured as the fastest: int8 on" in (
-        tmp_path / "b" / "README.md"
-    ).read_text(encoding="utf-8")
+    assert "`edgedistill.load` opens the fastest: int8 on" in (tmp_path / "b" / "README.md").read_text(
+        encoding="utf-8"
+    )
     texts = sentences(12, seed=6)
     expected = by_torch(source, texts)
     assert np.allclose(bundle.load(tmp_path / "b", precision="fp32").encode(texts), expected, atol=1e-5)
