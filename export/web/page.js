@@ -659,7 +659,7 @@ async function offerStudents() {
     [button.name, button.value] = [name, file];
     button.textContent = `Try ${name}`;
     button.addEventListener("click", () => open(file));
-    const facts = [WORDS[name], languagesNamed(languages).join(", "), megabytes(size_bytes)];
+    const facts = [WORDS[name], few(languagesNamed(languages)), megabytes(size_bytes)];
     return element("li", "", button, element("strong", "", `${name}, open now`), note(facts.filter(Boolean).join(" · ")));
   });
   $("students").replaceChildren(...buttons);

@@ -32,7 +32,7 @@ PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamp
 LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
 BASES = {path.stem: path for path in (Path(baselines.__file__).parent / "bases").glob("*.yaml")}
 RECIPES = files.shipped("recipe") | BASES
-NAMED = {
+NAMED = {"unlabeled/questions.txt.gz", "unlabeled/wikipedia_misc.txt.gz"} | {
     path
     for each in RECIPES.values()
     for path in re.findall(
