@@ -1016,7 +1016,9 @@ def main() -> None:
         details = {"problems": getattr(error, "problems", [message]), **error.details}
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
-    except (BrokenPipeError, SystemExit):  # the reader is gone, as with `| head`; typer then exits with 1
+    except (BrokenPipeError, SystemExit) as error:  # the reader is gone, as with `| head`: typer exits then
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         _discard(sys.stdout)
         sys.exit(141)
     else:

@@ -3,6 +3,7 @@ documents, or what a label is of; and scores or a label where its table has them
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -287,7 +288,7 @@ class Rows(Table):
     @property
     def translated(self) -> bool:
         """Whether the texts of a row are translations of each other."""
-        return any(part.languages and part.columns for part in self.parts)
+        return bool(self.languages_of_tables)
 
     @property
     def score_columns(self) -> list[str]:
@@ -302,7 +303,8 @@ class Rows(Table):
     @property
     def languages_of_tables(self) -> list[str]:
         """Every language of translations, in the recipe's order."""
-        return list(dict.fromkeys(language for part in self.parts for language in part.languages))
+        translations = (part.languages for part in self.parts if part.columns)
+        return list(dict.fromkeys(chain.from_iterable(translations)))
 
     @property
     def patterns(self) -> list[tuple[list[str], str]]:

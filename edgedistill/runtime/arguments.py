@@ -61,7 +61,7 @@ def given_texts(texts: Iterable[str], name: str = "texts", expected: str = "a li
 
 
 def our_names(function: str, others: Mapping[str, Any], options: Mapping[str, Any]) -> Json:
-    """The parameters that a function was `given`, and with them `others` by our names: those that
+    """The `options` of a function, and with them `others` by our names: those that
     sentence-transformers names otherwise. Its batch_size is taken and not used.
 
     Raises UserError, a line for each, for those that work in another way here, or that nobody knows.

@@ -24,7 +24,6 @@ from edgedistill import files, load
 from edgedistill.device import student_file, tokenizer_tables
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
-from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.compact import compact
 from tests.conftest import sentences
 from tests.device.adversarial import adversarial_texts
@@ -169,8 +168,7 @@ def test_compact_embeddings_and_cuts(mean: bool, core: Any, tmp_path):
     manifest = files.read_json(folder / "manifest.json")
     if mean:
         manifest["calibration"] = {"mean": np.linspace(-0.1, 0.1, 384).tolist(), "int8_range": 13.76}
-        manifest["digest"] = manifests.digest(manifest)
-        files.write_json(folder / "manifest.json", manifest)
+        bundle_writer.seal(folder, manifest)
     with load(folder, threads=1) as opened:
         student, calibration = CoreStudent(core, student_file.content(opened)), opened.calibration
     assert (calibration.mean is not None) == mean and student.dims == [student.size]
@@ -190,10 +188,8 @@ def test_compact_embeddings_and_cuts(mean: bool, core: Any, tmp_path):
 def test_prompts_belong_to_roles(exported: Callable[..., Path], core: Any, tmp_path):
     folder = tmp_path / "asked"
     shutil.copytree(exported("static"), folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["query_prompt"] = "the cat "
-    manifest["digest"] = manifests.digest(manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    manifest = files.read_json(folder / "manifest.json")
+    bundle_writer.seal(folder, {**manifest, "query_prompt": "the cat "})
     student = CoreStudent(core, file_of(folder))
     assert (
         student.tokenize("eats", 1) == student.tokenize("the cat eats") == student.tokenize("the cat eats", 2)
