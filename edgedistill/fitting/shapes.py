@@ -29,12 +29,13 @@ from edgedistill.vocabulary.trim_tokenizer import is_trimmable
 
 # What is tried.
 PRECISIONS = ("int8", "w4")  # the first that keeps to the budget
-DEPTHS = (12, 8, 6, 4, 3, 2, 1)
+DEPTHS = (12, 10, 8, 6, 4, 3, 2, 1)
 TABLE_PARTS = (2, 3, 4, 6, 8)  # of the width, for the PQ bytes of a token
 STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # of the teacher's dimensions
 USES = 3  # of a token by the texts, for a student to have it
-# Vocabularies of whole encoders: the most frequent tokens, as many as fit, since short training teaches none.
-FEWEST_TOKENS, FEWER = 4_000, 0.96
+# Vocabularies: the most frequent tokens, as many as fit. Whole encoders keep those too that the texts do not
+# use, since short training teaches none; others at least FEWEST of those that the texts use.
+FEWEST_TOKENS, FEWEST, FEWER = 4_000, 0.5, 0.96
 # How each kind learns best, by what has been measured here (bench/LOG.md).
 TRAINING: dict[str, dict[str, Any]] = {
     "bert": {"batch": 128, "optimizer": "muon", "learning_rate": 2e-3},
@@ -167,11 +168,11 @@ def _of_layers(source: Source, count: int) -> list[Shape]:
     assert source.layers is not None, "only an encoder has layers"
     width = source.layers.width
     tables = [width // part for part in TABLE_PARTS if width % part == 0]
-    tokens = [source.used]
+    tokens, fewest = [source.used], FEWEST * source.used
     if source.is_start(Shape("", layers=count)):
-        tokens = [source.tokens]
-        while source.trimmable and (fewer := round(FEWER * tokens[-1])) >= FEWEST_TOKENS:
-            tokens.append(fewer)
+        tokens, fewest = [source.tokens], FEWEST_TOKENS
+    while source.trimmable and (fewer := round(FEWER * tokens[-1])) >= fewest:
+        tokens.append(fewer)
     return [
         Shape(precision, layers=count, table=table, tokens=size)
         for size, precision, table in product(tokens, PRECISIONS, tables)

@@ -158,8 +158,7 @@ class Stage(Section):
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw",
         description="muon: orthogonalized momentum (Jordan et al. 2024) for the matrices of the student's "
-        "layers, AdamW for all else; "
-        "needs torch 2.9.",
+        "layers, AdamW for all else.",
     )
     clip: Clip = 1.0
     initial_share: float = Field(

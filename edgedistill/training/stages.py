@@ -12,6 +12,8 @@ from torch import nn
 from edgedistill.errors import UserError
 from edgedistill.recipe import Finetune, Recipe, Stage
 from edgedistill.students import finite_weights
+from edgedistill.teacher.encoder import resolve_dtype
+from edgedistill.training.muon import Muon
 
 FUSED = ("cpu", "cuda")  # devices with a fused Adam kernel: one pass over the parameters per step
 MOST_STEPS = 10**9  # where only the clock ends a stage
@@ -90,7 +92,7 @@ def optimizers(module: nn.Module, stage: Stage, device: str) -> list[torch.optim
     adam = torch.optim.AdamW(trained, lr=rate, betas=stage.betas, eps=stage.epsilon, fused=device in FUSED)
     if not muon:
         return [adam]
-    return [torch.optim.Muon(muon, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"), adam]
+    return [Muon(muon, rate, decay, resolve_dtype("auto", device)), adam]
 
 
 def set_learning_rate(optimizers: list[torch.optim.Optimizer], stage: Stage, rate: float, step: int) -> None:

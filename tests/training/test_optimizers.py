@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from edgedistill import recipe
+from edgedistill.training.muon import Muon
 from edgedistill.training.stages import optimizers, set_learning_rate
 
 
@@ -60,3 +61,21 @@ def test_the_correction_makes_a_difference():
         moved.append((module.weight.detach() - 1).abs())
     assert moved[0].flatten().tolist() == pytest.approx([0.1, 0.1], rel=1e-4)
     assert moved[1].flatten().tolist() == pytest.approx([0.1 * 0.1**0.5] * 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(24, 24), (8, 32), (32, 8)])
+def test_muon_moves_as_torch_does(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Three steps from the same weights and gradients. torch computes the directions in bfloat16."""
+    torch.manual_seed(0)
+    matrices = [nn.Parameter(torch.ones(shape)) for _ in range(2)]
+    theirs = torch.optim.Muon(matrices[:1], lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    ours = Muon(matrices[1:], 0.1, 0.1, dtype)
+    for _ in range(3):
+        gradient = torch.randn(shape)
+        for matrix, optimizer in zip(matrices, (theirs, ours), strict=True):
+            matrix.grad = gradient.clone()
+            optimizer.step()
+    expected, moved = (matrix.detach() - 1 for matrix in matrices)
+    assert moved.abs().max() > 0.05
+    assert torch.allclose(moved, expected, atol=0.005)
