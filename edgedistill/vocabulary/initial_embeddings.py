@@ -1,9 +1,6 @@
-"""Initial token embeddings for a tokenizer: from another model's embedding table, from a GloVe file, or from
-translations."""
+"""Initial token embeddings for a tokenizer: from another model's embedding table, or from translations."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,7 +13,6 @@ from edgedistill.data.bm25 import language_of, stemmer
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.rows import Rows
 from edgedistill.data.token_cache import TokenPass
-from edgedistill.errors import UserError
 
 MARKERS = ("##", "▁", "Ġ")  # how WordPiece, SentencePiece and byte-level BPE mark a token's place in a word
 ASSOCIATES = 8  # teacher's tokens that an embedding starts from
@@ -89,41 +85,6 @@ def tokens_as_texts(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokeni
     int32 each."""
     first, *last = source("")["input_ids"]
     return [np.array([first, *ids, *last], np.int32) for ids in source_ids(tokenizer, source)]
-
-
-def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed: int) -> Tensor:
-    """Initial embeddings (V, width) from a GloVe text file.
-
-    Tokens it lacks are drawn from a normal distribution with the mean and standard deviation of those it has.
-    Raises UserError where there is no such file, a line has another width, or no token is found.
-    """
-    wanted = {without_marker(token): number for number, token in enumerate(tokens_by_id(tokenizer))}
-    vectors = {}
-    if not path.is_file():
-        raise UserError(f"student.embeddings.file: no file {path}; relative paths start from --data")
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            word, *values = line.rstrip("\n").split(" ")
-            if word in wanted and len(values) != width:
-                raise UserError(
-                    f"{path}: line {number} has {len(values)} dimensions, student.width is {width}; they "
-                    "must agree"
-                )
-            if word in wanted:
-                vectors[wanted[word]] = np.array(values, np.float32)
-    if not vectors:
-        raise UserError(
-            f"{path}: none of the tokenizer's {len(wanted):,} tokens is in it; give a tokenizer of whole "
-            "words"
-        )
-    known = np.stack(list(vectors.values()))
-    table = (
-        np.random.default_rng(seed)
-        .normal(known.mean(), known.std(), (len(tokenizer), width))
-        .astype(np.float32)
-    )
-    table[list(vectors)] = known
-    return torch.from_numpy(table)
 
 
 def from_translations(
