@@ -58,7 +58,6 @@ SMALL = {
     "steps": STEPS,
     "batch": 8,
     "bucket": 2,
-    "similar_texts": 4,
     "max_tokens": 32,
     "every": STEPS,
     "held_out": 8,

@@ -233,35 +233,6 @@ def test_targets_that_cannot_be(changes: dict[str, Any], says: str):
     assert any(says in line for line in problems(**changes)), problems(**changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"batch": 100}, "`similar_texts` is 32, which does not divide a batch of 100; choose one that does"),
-        (
-            {"bucket": 1},
-            "`similar_texts` are found among the batches of a `bucket`, and it is 1; give it more, such as "
-            "100",
-        ),
-        (
-            {
-                "objective": {
-                    "kind": "sum",
-                    "terms": [
-                        {"weight": 1, "objective": {"kind": kind, "similar_texts": n}}
-                        for kind, n in (("info_nce", 16), ("listwise", 32))
-                    ],
-                }
-            },
-            "`similar_texts` differs between the objective's terms",
-        ),
-    ],
-)
-def test_groups_of_similar_texts_that_cannot_be(changes: dict[str, Any], says: str):
-    objective = {"kind": "info_nce", "similar_texts": 32}
-    stage = {"name": "x", "objective": objective, "rows": TUPLES, "bucket": 100, "batch": 128, **changes}
-    assert any(says in line for line in problems(stages=[stage])), problems(stages=[stage])
-
-
 def test_a_batch_of_one_compares_nothing():
     says = "compares the texts of a batch with each other; set it to 2 or more"
     added = {"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "mcl"}}]}
