@@ -53,7 +53,8 @@ class BatchOrder:
         """The batches of one window: sorting_window × batch shuffled texts, sorted by length, cut into
         batches, the batches shuffled.
 
-        Texts of like length share a batch, which saves padding. Returns `sorting_window` pairs of rows and passes.
+        Texts of like length share a batch, which saves padding. Returns `sorting_window` pairs of rows and
+        passes.
         """
         batch = self.stage.batch
         bucket = self.stage.sorting_window

@@ -32,8 +32,8 @@ from edgedistill.training.stages import NumberedStage
 class StageTargets:
     """What the rows of a stage are compared with; what its objective does not read is left out.
 
-    `embeddings` are those that each column is to match, and the column whose texts they are of. `labels` (n,) and the `logits` (n, C) of a
-    classifier are those of all rows.
+    `embeddings` are those that each column is to match, and the column whose texts they are of. `labels` (n,)
+    and the `logits` (n, C) of a classifier are those of all rows.
     """
 
     embeddings: Sequence[tuple[EmbeddingRows, int]] = ()
