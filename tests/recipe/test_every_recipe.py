@@ -32,11 +32,12 @@ PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamp
 LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
 BASES = {path.stem: path for path in (Path(baselines.__file__).parent / "bases").glob("*.yaml")}
 RECIPES = files.shipped("recipe") | BASES
-NAMED = {"unlabeled/questions.txt.gz", "unlabeled/wikipedia_misc.txt.gz"} | {
-    path
+FOLDERS = "unlabeled|multilingual|pairs|parallel"
+NAMED = {  # `limits` of unlabeled/*.txt.gz have no folder
+    path if "/" in path else f"unlabeled/{path}"
     for each in RECIPES.values()
     for path in re.findall(
-        r"\b(?:unlabeled|multilingual|pairs|parallel)/[\w.-]+\.gz", each.read_text(encoding="utf-8")
+        rf"\b(?:{FOLDERS})/[\w.-]+\.gz|(?<![\w./-])\w+\.txt\.gz", each.read_text(encoding="utf-8")
     )
 }
 STEPS = 4  # of a stage
@@ -365,6 +366,12 @@ def test_the_same_bytes_in_another_process(tiny: Tiny):
         record("determinism", "recipes that ship, trained twice", tried=tried, wrong=len(differ))
     assert not differ
     assert tried > 20
+
+
+def test_every_file_that_a_recipe_names_has_its_source_and_licence():
+    page = (files.shipped("recipe")["nano"].parents[1] / "DATA.md").read_text(encoding="utf-8")
+    names = {re.sub(r"multilingual/\w+\.|.*/", "", path).split(".")[0] for path in NAMED}
+    assert {name for name in names if f"`{name}`" not in page} == set() != names
 
 
 def test_recipes_in_shipped_bundles_are_read():
