@@ -59,7 +59,6 @@ SMALL = {
     "steps": STEPS,
     "batch": 8,
     "bucket": 2,
-    "similar_texts": 4,
     "max_tokens": 32,
     "every": STEPS,
     "held_out": 8,
@@ -118,8 +117,6 @@ class Tiny:
             student["layers"] = min(student["layers"], 6)
         if isinstance(student.get("layers"), list):
             student["layers"] = sorted({min(layer, 5) for layer in student["layers"]})
-        if student.get("embeddings", {}).get("file"):
-            student["embeddings"]["file"] = str(self.folder / "glove.txt")
         if (
             student.get("head", "none") == "none"
             and student.get("weights") == str(self.plain)
@@ -288,12 +285,6 @@ def _write_data(data: Path):
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     folder = tmp_path_factory.mktemp("tiny")
-    words = sorted({word for text in sentences(60) for word in text.lower().strip(".!").split()})
-    draw = np.random.default_rng(0)
-    (folder / "glove.txt").write_text(
-        "".join(f"{word} {' '.join(f'{x:.3f}' for x in draw.standard_normal(16))}\n" for word in words),
-        encoding="utf-8",
-    )
     before, at = os.environ.get("EDGEDISTILL_CACHE"), Path.cwd()
     os.environ["EDGEDISTILL_CACHE"] = str(folder / "cache")
     measure_briefly()
