@@ -109,10 +109,13 @@ def _find(fit: Fit) -> dict[str, Any]:
 
 def train_candidates(fit: Fit) -> None:
     """Train the best starts and the first of the other shapes for equal minutes each, then the best of these
-    for all that is left. Where the machine has become so slow that too little is left, fewer are trained."""
+    for all that is left. So many are trained that each learns for as long as it takes to build and measure
+    it; fewer where the machine has become so slow that too little is left."""
     if fit.state.planned_s is None:
         fit.record(planned_s=fit.spent_s)
-    chosen = _to_train(fit)
+    began, finish = _training_time(fit)
+    most = FIRST_SHARE * (finish - began) / max(1.0, 2 * _setup_s(fit))
+    chosen = _to_train(fit)[: max(1, int(most))]
     first = FIRST_SHARE if len(chosen) > 1 else 1.0
     for number, costed in enumerate(chosen, 1):
         _train(fit, costed.shape.name, costed, first * number / len(chosen))
@@ -131,16 +134,27 @@ def _to_train(fit: Fit) -> list[Costed]:
 def _train(fit: Fit, name: str, costed: Costed, end: float) -> None:
     """Train a candidate until that share of the time for training is over, unless too little of it is
     left."""
-    began, total = fit.state.planned_s or 0.0, 60 * fit.request.minutes
-    finish = total * (1 - plan.FINISH_SHARE) - plan.FINISH_S
-    known = [candidate for candidate in fit.state.candidates if candidate.done]
-    known = [candidate for candidate in known if candidate.shape == costed.shape] or known
-    setup = max((candidate.setup_s for candidate in known), default=0.0)
-    seconds = began + end * (finish - began) - fit.spent_s - setup
-    if seconds < plan.LEAST_TRIAL_S and any(candidate.steps for candidate in known):
+    began, finish = _training_time(fit)
+    seconds = began + end * (finish - began) - fit.spent_s - _setup_s(fit, costed)
+    if seconds < plan.LEAST_TRIAL_S and any(candidate.steps for candidate in fit.state.candidates):
         fit.session.log(f"{name}: left out, too little time to train it")
         return
     fit.measure(name, costed, max(seconds, plan.LEAST_TRIAL_S) / 60)
+
+
+def _training_time(fit: Fit) -> tuple[float, float]:
+    """When training began and when it is to end, in seconds of the fit."""
+    finish = 60 * fit.request.minutes * (1 - plan.FINISH_SHARE) - plan.FINISH_S
+    return fit.state.planned_s or 0.0, finish
+
+
+def _setup_s(fit: Fit, costed: Costed | None = None) -> float:
+    """The seconds that a candidate takes beside its training: as long as those of its shape took, or all, or
+    what planning took for one."""
+    known = [candidate for candidate in fit.state.candidates if candidate.done]
+    if costed is not None:
+        known = [candidate for candidate in known if candidate.shape == costed.shape] or known
+    return max((candidate.setup_s for candidate in known), default=fit.state.setup_s)
 
 
 # ---- the winner

@@ -145,6 +145,7 @@ class Fit:
 
     def cost(self, shape: Shape) -> Costed | None:
         """Build, export and measure a shape; None where it cannot be built."""
+        began = self.spent_s
         try:
             spec = recipe.parse(self.recipe(shape, 0), shape.name)
             student = open_recipe(spec, replace(self.session, log=silent)).student
@@ -152,6 +153,7 @@ class Fit:
             self.session.log(f"  {shape.name}: cannot be built: {error.problems[0]}")
             return None
         costed = measured(shape, student, self.timed_texts)
+        self.record(setup_s=max(self.state.setup_s, self.spent_s - began))
         over = ", over the budget" if costed.excess(self.request.budget) > 0 else ""
         self.session.log(f"  {costed}{over}")
         return costed
@@ -196,7 +198,9 @@ def make(fit: Fit) -> None:
         fit.session.log(f"measuring the shapes that may keep to {fit.request.budget}")
         fit.record(fits=survey(fit.source, fit.request.budget, fit.cost))
     if fit.state.teacher_measures is None:  # embeds all texts: after the survey, which refuses a budget
-        fit.record(teacher_measures=fit.judge.teacher)
+        judge, began = fit.judge, fit.spent_s
+        measures = judge.teacher
+        fit.record(teacher_measures=measures, setup_s=fit.state.setup_s + fit.spent_s - began)
     for costed in filter(fit.is_start, fit.state.fits or []):
         if costed.shape.student or not fit.weak:  # a weak teacher's layers are no better
             fit.measure(costed.shape.untrained, costed, 0)
