@@ -123,8 +123,8 @@ class State:
     """What was decided and found; None where it was not yet.
 
     `teacher` and `corpus` are sections of recipes, `pairs` are those asked for, with their numbers. `fits`
-    are the shapes that keep to the budget. To build a shape and to measure an encoder takes `setup_s`. The fit
-    has worked for `spent_s`, of which `planned_s` were over before the first training.
+    are the shapes that keep to the budget. To build a shape and to measure an encoder takes `setup_s`. The
+    fit has worked for `spent_s`, of which `planned_s` were over before the first training.
     """
 
     settings: dict[str, Any]
