@@ -110,7 +110,9 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
             if place is None and getattr(error, key, None) is not None:
                 place = str(getattr(error, key))
         if place is not None:
-            return kind(f"{place}: {fact}; {_WAYS_OUT[number]}")
+            cache = os.environ.get("EDGEDISTILL_CACHE") or os.path.expanduser("~/.cache/edgedistill")
+            of_cache = "; EDGEDISTILL_CACHE names another cache" * place.startswith(cache)
+            return kind(f"{place}: {fact}; {_WAYS_OUT[number]}{of_cache}")
         return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
     if wants_memory(error):
         size = f" ({first_line(error)})" if str(error) else ""

@@ -10,6 +10,8 @@ from typing import Any
 
 from edgedistill.errors import counted, escaped, shown
 
+OTHERS = "files"  # what `leave_out` is told of a folder: how many there are of each type that is not read
+MOST_OTHERS = 5  # of these on the line
 LONGEST = 60  # letters of a reason on the line that a command logs; its JSON has all
 
 
@@ -82,8 +84,13 @@ class Reading:
         parts = {
             name: ", ".join(f"{what}: {', '.join(map(str, which))}" for what, which in all.items())
             for name, all in self.not_read.items()
+            if all.keys() - {OTHERS}
         }
         line = [f"read {counted(self.files, 'file')}"]
+        others = [count for all in self.not_read.values() for count in all.get(OTHERS, [])]
+        if others:
+            more = ", …" * (len(others) > MOST_OTHERS)
+            line.append(f"other types, not read: {', '.join(others[:MOST_OTHERS])}{more}")
         for what, entries in (("skipped", self.skipped), ("read in part", parts)):
             for name, reason in [*entries.items()][:1]:
                 more = ", …" * (len(entries) > 1)

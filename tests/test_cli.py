@@ -20,7 +20,7 @@ import typer
 
 import edgedistill
 from edgedistill import cli, files
-from edgedistill.cli import app
+from edgedistill.cli import PANELS, app
 from edgedistill.data import bm25
 from edgedistill.errors import MAX_NAMES, closest_names
 from edgedistill.precisions import PRECISIONS
@@ -98,6 +98,7 @@ def test_every_command_has_help_with_an_example():
 
     runner = CliRunner()
     assert {command.name or command.callback.__name__ for command in app.registered_commands} == set(COMMANDS)  # type: ignore[union-attr]
+    assert sorted(" ".join(PANELS.values()).split()) == sorted(COMMANDS)
     for command in COMMANDS:
         shown = runner.invoke(app, [command, "--help"])
         assert shown.exit_code == 0
@@ -130,8 +131,8 @@ def test_the_python_of_the_readme_prints_what_it_shows(tmp_path):
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_list_of_commands_is_not_cut(width: int, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", str(width))
-    listed = in_a_process("--help", folder=tmp_path).stdout.partition("Commands:\n")[2].split("\n\n")[0]
-    lines = listed.splitlines()
+    listed = in_a_process("--help", folder=tmp_path).stdout.partition("Use a student:\n")[2].split("\n\n  ")[0]
+    lines = [line for line in listed.splitlines() if line.startswith("  ")]
     assert [line.split()[0] for line in lines] != [] and {line.split()[0] for line in lines} == set(COMMANDS)
     assert all(line.endswith(".") and "..." not in line for line in lines)
 
@@ -264,9 +265,21 @@ def test_a_number_outside_its_range_is_named(tmp_path):
     [
         ("embedd nano", "edgedistill: No such command 'embedd'. Did you mean 'embed'?; edgedistill --help "),
         ("nano texts.csv", "edgedistill: No such command 'nano'; edgedistill --help describes it"),
-        ("search nano .", "edgedistill search: no question; give one in quotes: "),
-        ("search nano how is it", "edgedistill search: 'how', 'is', 'it': no files, folders or students; "),
-        ("search nano none/*.md q", "search: no file matches 'none/*.md': no such file or folder"),
+        ("search", "edgedistill search: Missing argument 'QUESTION'; edgedistill search --help describes it"),
+        (
+            "search how is it",
+            "edgedistill search: 'is', 'it': no file, folder or student; the question comes ",
+        ),
+        (
+            "search nano q",
+            "edgedistill search: 'q': no file, folder or student; the question comes first, in ",
+        ),
+        (
+            "search q nowhere",
+            "edgedistill search: 'nowhere': no file, folder or student (no such file or folder",
+        ),
+        ("search q nano micro", "edgedistill search: nano and micro are students; give one"),
+        ("search q none/*.md nano", "search: no file matches 'none/*.md': no such file or folder"),
         ("embed nano --device tpu", "--device tpu: no device 'tpu'; did you mean 'cpu'? (cpu, cuda)"),
         ("embed owner/name", "owner/name: no bundle here, it looks like a hub id; make a bundle of that: "),
         (
@@ -277,7 +290,7 @@ def test_a_number_outside_its_range_is_named(tmp_path):
         ("embed", "edgedistill embed: Missing argument 'BUNDLE[:PRECISION]'; edgedistill embed --help"),
         ("embed nano x.csv -o y", "edgedistill embed: No such option: -o; edgedistill embed --help"),
         ("verify nano micro", "edgedistill verify: Got unexpected extra argument"),
-        ("search nano . q --top 0", "edgedistill search: --top 0: give a whole number, at least 1; "),
+        ("search q nano . --top 0", "edgedistill search: --top 0: give a whole number, at least 1; "),
         ("embed nano --as page", "edgedistill embed: --as: no role 'page'; choose one: "),
         ("embed nano --threads 0", "--threads 0: "),
         ("bench nano --on there", "--runner or --on: no program or machine 'there'; choose one: "),
@@ -298,16 +311,18 @@ def test_students_lists_what_ships(tmp_path):
     assert found == edgedistill.shipped() and {Path(each["folder"]).name for each in found} == set(
         files.shipped("bundle")
     )  # type: ignore[attr-defined]
-    head, _, *rows, _, choice = call("students", folder=tmp_path).stdout.strip().splitlines()
+    head, _, *rows, _, choice, multi = call("students", folder=tmp_path).stdout.strip().splitlines()
+    assert multi.startswith("multi: en de ")
     best = [max(found, key=lambda each: each["scores"][suite])["name"] for suite in ("sts7", "search-test")]  # type: ignore[index]
     assert "STS: {}. Best search: {}.".format(*best) in choice
-    assert head.split() == ["name", "languages", "tokens", "MB", "STS", "search"]
+    assert head.split() == ["name", "languages", "tokens", "MB", "STS", "search", "ms"]
     table = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- students:begin -->\n")[2]
     titles, _, *listed = (line.strip("| ").split(" | ") for line in table.splitlines()[: 2 + len(rows)])
-    assert titles[:6] == head.split()
+    assert [*titles[:6], titles[7]] == head.split()
     for row, beside in zip(rows, listed, strict=True):
-        name, *_, tokens, size, sts, search = row.split()
+        name, *_, tokens, size, sts, search, ms = row.split()
         assert beside[0].startswith(f"[`{name}`]") and beside[2:6] == [tokens, size, sts, search]
+        assert beside[7] == ms
 
 
 def test_status_says_what_is_here(tmp_path, monkeypatch):
@@ -468,7 +483,7 @@ def test_a_finished_run_is_left_as_it_is(world: World, tmp_path):
 
 
 def test_version(tmp_path):
-    assert call("--version", folder=tmp_path).stdout.strip() == edgedistill.__version__
+    assert call("--version", folder=tmp_path).stdout.strip() == f"edgedistill {edgedistill.__version__}"
 
 
 def test_a_pair_of_encoders(world: World, tmp_path):

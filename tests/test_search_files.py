@@ -101,7 +101,9 @@ def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session):
     assert (found["read"]["files"], found["texts"]) == (4, 6)
     assert list(found["read"]["skipped"]) == ["docs/binary.txt", "docs/other.tsv"]
     [line] = logged
-    assert line.startswith("read 4 files; skipped 2: docs/binary.txt (binary, or UTF-16")
+    assert line.startswith(
+        "read 4 files; other types, not read: 1 .png; skipped 2: docs/binary.txt (binary, "
+    )
     assert line.endswith("; --json names all")
     assert found["results"][0]["line"] == 1 and found["results"][0]["file"] == "docs/page.md"
 
@@ -265,7 +267,7 @@ def test_a_weight_must_be_a_number(nano: Bundle, docs: Path, session: Session, w
 
 def test_the_command(docs: Path, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    told = call("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, folder=tmp_path)
+    told = call("search", QUESTION, "nano", "docs/*.md", "docs/rows.csv", folder=tmp_path)
     lines = told.stdout.splitlines()
     assert told.returncode == 0 and lines[0].split() == ["#", "score", "cosine", "BM25", "where"]
     assert re.fullmatch(r"  1 +\d\.\d\d +0\.\d\d +\d\.\d\d  docs/page\.md:1", lines[1])
@@ -277,7 +279,7 @@ def test_the_command(docs: Path, tmp_path, monkeypatch):
     assert read == "read 2 files; read in part 1: docs/rows.csv (columns: id); --json names all"
     assert ranked == "ranked by cosine above the mean + 2 × BM25"
     options = ("--json", "--top", "1", "--hybrid-weight", "0")
-    told = call(*("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, *options), folder=tmp_path)
+    told = call(*("search", QUESTION, "nano", "docs/*.md", "docs/rows.csv", *options), folder=tmp_path)
     found = json.loads(told.stdout)
     assert len(found["results"]) == 1 and (found["embedded"], found["ranked_by"]) == (0, "cosine")
 
@@ -286,18 +288,47 @@ def test_the_command(docs: Path, tmp_path, monkeypatch):
     ("line", "expected"),
     [
         ("money", ("nano", ["."], "money")),
-        ("docs|money?", ("nano", ["docs"], "money?")),
+        ("docs|docs", ("nano", ["docs"], "docs")),
         (
-            "money|docs/*.md|docs/lines.txt|micro:int8",
+            "money|docs/*.md|micro:int8|docs/lines.txt",
             ("micro:int8", ["docs/*.md", "docs/lines.txt"], "money"),
         ),
-        ("nano|docs|multi", ("nano", ["docs"], "multi")),
-        ("nano|none/*.md|money", ("nano", ["none/*.md"], "money")),
+        ("multi|docs|nano", ("nano", ["docs"], "multi")),
         ("is *this* it? " * 40, ("nano", ["."], "is *this* it? " * 40)),
     ],
 )
-def test_words_of_the_command_line_in_any_order(docs: Path, line: str, expected: object):
-    assert search_files.arguments(line.split("|")) == expected
+def test_the_question_comes_first(docs: Path, line: str, expected: object):
+    question, *words = line.split("|")
+    assert search_files.arguments(question, words) == expected
+
+
+def test_a_label_stands_behind_the_text_that_answers(nano: Bundle, session: Session, tmp_path):
+    labels = ["Reset password", "Password reset", "Reset", "Password"]
+    answer = "To reset your password, open the page of your account and follow the link below the form."
+    (tmp_path / "a.json").write_text(json.dumps([{"text": text} for text in [*labels, answer]]))
+    found, alone = (
+        asked(nano, [str(tmp_path)], session, "How do I reset my password?", weight=weight)["results"]
+        for weight in (2.0, 0.0)
+    )
+    assert found[0]["text"] == answer and found[0]["cosine"] < max(each["cosine"] for each in found)
+    assert alone[0]["text"] in labels
+    shown = {**found[0], "bm25": 0.004}
+    assert "    <.01  " in search_files.table({"results": [shown], "close": None})
+
+
+def test_what_was_embedded_before_an_interruption_is_kept(
+    nano: Bundle, session: Session, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(search_files, "CHUNK_TEXTS", 2)
+    (tmp_path / "a.txt").write_text("".join(f"Text number {at}.\n" for at in range(5)))
+
+    def interrupt(line: str) -> None:
+        if line.startswith("embedding: 2 of 5 texts, "):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asked(nano, [str(tmp_path / "a.txt")], Session(cache_folder=session.cache, log=interrupt))
+    assert asked(nano, [str(tmp_path / "a.txt")], session)["embedded"] == 3
 
 
 def test_a_long_text_is_cut_to_three_lines(monkeypatch):

@@ -14,7 +14,7 @@ from pathlib import Path
 from edgedistill import files, object_store
 from edgedistill.data import input_file
 from edgedistill.errors import UserError
-from edgedistill.reading import Reading
+from edgedistill.reading import OTHERS, Reading
 
 
 def matching_files(
@@ -39,7 +39,7 @@ def matching_files(
         else:
             paths = expanded(path, reading)
         if not paths:
-            others = reading.not_read.get(str(path), {}).get("files", [])
+            others = reading.not_read.get(str(path), {}).get(OTHERS, [])
             fact = ", but ".join(filter(None, [missing(path), ", ".join(others)]))
             raise UserError(f"{place}: no file matches {pattern!r}: {fact}; check the pattern")
         matching |= dict.fromkeys(paths)
@@ -119,8 +119,8 @@ def texts_below(folder: Path, reading: Reading) -> list[Path]:
             texts.append(path)
         else:
             others[os.path.splitext(name)[1] or "without ending"] += 1
-    for ending, count in others.items():
-        reading.leave_out(str(folder), "files", f"{count} {ending}")
+    for ending, count in others.most_common():
+        reading.leave_out(str(folder), OTHERS, f"{count} {ending}")
     return sorted(texts)
 
 
