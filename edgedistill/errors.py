@@ -59,8 +59,8 @@ FULL_DISK = {  # errno: what has run out
 # What the user can do about an errno. Other numbers, such as EINVAL, are our bugs.
 _ADVICE = {
     "ENOSPC EDQUOT EFBIG": SPACE,
-    "EACCES EPERM": "change its permissions, or choose another place",
-    "EROFS": "choose another place",
+    "EACCES EPERM": "change its permissions, or choose another place (of the cache: EDGEDISTILL_CACHE)",
+    "EROFS": "choose another place (of the cache: EDGEDISTILL_CACHE)",
     "ENOENT ENOTDIR EISDIR EEXIST ENOTEMPTY ELOOP": "check the path",
     "ENAMETOOLONG EILSEQ": "choose another name",
     "EMFILE ENFILE": "raise the limit (ulimit -n)",
@@ -110,9 +110,7 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
             if place is None and getattr(error, key, None) is not None:
                 place = str(getattr(error, key))
         if place is not None:
-            cache = os.environ.get("EDGEDISTILL_CACHE") or os.path.expanduser("~/.cache/edgedistill")
-            of_cache = "; EDGEDISTILL_CACHE names another cache" * place.startswith(cache)
-            return kind(f"{place}: {fact}; {_WAYS_OUT[number]}{of_cache}")
+            return kind(f"{place}: {fact}; {_WAYS_OUT[number]}")
         return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
     if wants_memory(error):
         size = f" ({first_line(error)})" if str(error) else ""

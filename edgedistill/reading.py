@@ -10,8 +10,6 @@ from typing import Any
 
 from edgedistill.errors import counted, escaped, shown
 
-OTHERS = "files"  # what `leave_out` is told of a folder: how many there are of each type that is not read
-MOST_OTHERS = 5  # of these on the line
 LONGEST = 60  # letters of a reason on the line that a command logs; its JSON has all
 
 
@@ -23,8 +21,9 @@ class Reading:
     skipped: dict[str, str] = field(default_factory=dict)  # file -> reason
     source: list[str] = field(default_factory=list, repr=False)  # the lines of the document that is read
     columns: dict[str, list[str]] = field(default_factory=dict)  # table -> its columns, where none was named
-    # file or folder -> what -> which of it
+    # file -> what -> which of it
     not_read: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    other_types: Counter[str] = field(default_factory=Counter)  # ending -> how many files in folders
     rows_left_out: Counter[str] = field(default_factory=Counter)  # reason -> how many, of what is trained on
     texts_cut: int = 0
     tokens_cut: int = 0
@@ -48,8 +47,7 @@ class Reading:
                 setattr(self, name, before + value - earlier.get(name, 0))
 
     def leave_out(self, name: str, what: str, which: Any) -> None:
-        """Note a part of a file or a folder that is not read: a key of its front matter, the number of a
-        page, how many files of an ending."""
+        """Note a part of a file that is not read: a key of its front matter, the number of a page."""
         known = self.not_read.setdefault(name, {}).setdefault(what, [])
         known += [] if which in known else [which]
 
@@ -84,13 +82,11 @@ class Reading:
         parts = {
             name: ", ".join(f"{what}: {', '.join(map(str, which))}" for what, which in all.items())
             for name, all in self.not_read.items()
-            if all.keys() - {OTHERS}
         }
         line = [f"read {counted(self.files, 'file')}"]
-        others = [count for all in self.not_read.values() for count in all.get(OTHERS, [])]
-        if others:
-            more = ", …" * (len(others) > MOST_OTHERS)
-            line.append(f"other types, not read: {', '.join(others[:MOST_OTHERS])}{more}")
+        if self.other_types:
+            endings = ", ".join(f"{count:,} {ending}" for ending, count in self.other_types.most_common(5))
+            line.append(f"other types, not read: {endings}{', …' * (len(self.other_types) > 5)}")
         for what, entries in (("skipped", self.skipped), ("read in part", parts)):
             for name, reason in [*entries.items()][:1]:
                 more = ", …" * (len(entries) > 1)

@@ -37,7 +37,6 @@ MOST_LINES = 10_000  # of a paragraph
 SENTENCE, LABEL = 5, 60  # words of a text that ranks in full, and letters in which they are counted
 PLACES = 2  # of equal texts, that are printed too
 INDENT, LINES = 5, 3  # of a text that is printed
-LEAST_SHOWN = 0.005  # below it a share is printed as <.01: the text has a word of the question
 KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
 PRECISION = "int8"  # in which embeddings are kept: a quarter of float32's bytes, for nearly the same ranking
 
@@ -69,7 +68,7 @@ def arguments(question: str, words: list[str]) -> tuple[str, list[str], str]:
     if unknown:
         fact = f"{', '.join(map(repr, unknown))}: no file, folder or student"
         way_out = f"the question comes first, in quotes: {EXAMPLE}"
-        if not (unknown[1:] or " " in unknown[0] or bundle_location.find(question) or _is_path(question)):
+        if len(unknown) == 1 and " " not in unknown[0] and not bundle_location.find(question):
             fact = f"{fact} ({file_patterns.missing(Path(unknown[0]))})"
             way_out = f"check the path; the students are {', '.join(files.shipped('bundle'))}"
         raise UserError(f"edgedistill search: {fact}; {way_out}")
@@ -79,9 +78,8 @@ def arguments(question: str, words: list[str]) -> tuple[str, list[str], str]:
 def _is_path(word: str) -> bool:
     """Whether a word of the command line names files; a star in a word is a pattern even where none
     matches."""
-    if os.path.exists(word) or object_store.is_address(word) or ("*" in word and " " not in word):
-        return True
-    return bool(file_patterns.expanded(Path(word)))
+    named = os.path.exists(word) or object_store.is_address(word) or "*" in word
+    return named or bool(file_patterns.expanded(Path(word)))
 
 
 def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[str, Any]:
@@ -258,8 +256,8 @@ def table(answer: dict[str, Any]) -> str:
     for rank, result in enumerate(results, 1):
         file, number, text, also, *_ = result.values()
         numbers = "".join(f"{result[title.lower()]:8.2f}" for title in titles)
-        if 0 < result["bm25"] < LEAST_SHOWN:
-            numbers = numbers.removesuffix("0.00") + "<.01"
+        if result["bm25"] and numbers.endswith(" 0.00"):  # a word of the question is there
+            numbers = f"{numbers[:-4]}<.01"
         lines.append(f"{rank:3}{numbers}  {file}:{number}")
         lines += [f"{'':{INDENT}}also {':'.join(map(str, place.values()))}" for place in also[:PLACES]]
         lines += [f"{'':{INDENT}}and {counted(len(also) - PLACES, 'place')} more"] if also[PLACES:] else []

@@ -131,7 +131,9 @@ def test_the_python_of_the_readme_prints_what_it_shows(tmp_path):
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_list_of_commands_is_not_cut(width: int, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", str(width))
-    listed = in_a_process("--help", folder=tmp_path).stdout.partition("Use a student:\n")[2].split("\n\n  ")[0]
+    listed = (
+        in_a_process("--help", folder=tmp_path).stdout.partition("Use a student:\n")[2].split("\n\n  ")[0]
+    )
     lines = [line for line in listed.splitlines() if line.startswith("  ")]
     assert [line.split()[0] for line in lines] != [] and {line.split()[0] for line in lines} == set(COMMANDS)
     assert all(line.endswith(".") and "..." not in line for line in lines)
