@@ -176,7 +176,7 @@ def gains(found: dict[str, Any], fits: list[dict[str, Any]]) -> str:
     lines = list[str]()
     for collection, runs in found["adapted"].items():
         before, teacher = (found[who][collection] for who in ("unadapted", "teacher"))
-        ways = {"all": "from documents alone", "pairs": "with training queries and their answers too"}
+        ways = {"all": "with the documents alone", "pairs": "with training queries and their answers too"}
         scores = [f"{_percent(runs[way]['scores'])} {title}" for way, title in ways.items() if way in runs]
         lines.append(
             f"* `adapt` on {COLLECTIONS[collection]}: nDCG@10 of test queries that it never saw rises from "

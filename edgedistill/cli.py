@@ -12,9 +12,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO, get_args
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -22,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from edgedistill import files, object_store
 from edgedistill.data import file_patterns
 from edgedistill.data.input_file import KINDS
-from edgedistill.errors import DEBUG, CheckFailed, UserError, as_options, border, require, unknown_name
+from edgedistill.errors import DEBUG, CheckFailed, UserError, as_options, border, require
 from edgedistill.precisions import DEFAULT, PRECISIONS, STANDARD
 from edgedistill.runtime.arguments import MOST_THREADS
 from edgedistill.session import Session, check_one_process, process, wrapped
@@ -37,25 +36,8 @@ WRONG_USAGE: Any = typer.BadParameter.__base__  # every error of a command line
 def _wrong_usage(error: Any) -> UserError:
     """What is wrong with a command line, in the words of typer."""
     place = error.ctx.command_path if error.ctx else "edgedistill"
-    fact = " ".join(line.strip() for line in error.format_message().splitlines()).rstrip(".")
-    if error.__cause__ is not None:
-        fact = _wrong_value(error.param, error.__cause__.errors()[0]["input"])
+    fact = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     return UserError(f"{place}: {fact}; {place} --help describes it")
-
-
-def _wrong_value(option: Any, value: object) -> str:
-    """Why an option cannot have a value: it is none of the choices, no number, or outside the range."""
-    kind = option.type_descriptor.annotation
-    if choices := get_args(kind):
-        return f"{option.opts[0]}: {unknown_name(option.metavar.lower(), value, choices)}"
-    allowed = "" if option.min is None else f", {_range(option)}"
-    return f"{option.opts[0]} {value}: give a {'whole ' * (kind is int)}number{allowed}"
-
-
-def _range(option: Any) -> str | None:
-    if option.min is None:
-        return None
-    return f"at least {option.min:,}" if option.max is None else f"{option.min:,} to {option.max:,}"
 
 
 class _Command(TyperCommand):
@@ -66,7 +48,6 @@ class _Command(TyperCommand):
         for parameter in self.params:
             shown = parameter.metavar if parameter.opts[0].startswith("-") else None
             parameter.display_type_rich = lambda ctx, shown=shown: shown  # type: ignore[attr-defined]
-            parameter._get_number_range_help_str = partial(_range, parameter)  # type: ignore[attr-defined]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Errors name options, where those of its functions name parameters."""
@@ -294,7 +275,7 @@ def students(as_json: Json = False) -> None:
     tokenizer.json; `bench` shows the graph alone. STS: do cosines agree with people's judgements (Spearman
     x 100). search: do queries find their texts by cosine alone (nDCG@10 x 100). ms: median time of a short
     text on one thread of the processor in README; `status` measures nano on yours, `bench` any. --json adds
-    folders, more scores and licences.
+    the languages, folders, more scores and licences.
     """
     from edgedistill.evaluation import tables
     from edgedistill.runtime import bundle_location
@@ -312,9 +293,7 @@ def students(as_json: Json = False) -> None:
         for student in shipped
     ]
     table = tables.of_cells(["name", "languages", "tokens", "MB", *scored.values(), "ms"], rows)
-    speaking = [f"{each['name']}: {' '.join(each['languages'])}" for each in shipped if each["languages"][1:]]
-    text = "\n".join([table, "", bundle_location.CHOICE, *speaking])
-    print_result({"students": shipped}, as_json, text)
+    print_result({"students": shipped}, as_json, f"{table}\n\n{bundle_location.CHOICE}")
 
 
 @_command("edgedistill recipes demo-bert2 > mine.yaml")

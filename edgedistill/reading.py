@@ -85,8 +85,8 @@ class Reading:
         }
         line = [f"read {counted(self.files, 'file')}"]
         if self.other_types:
-            endings = ", ".join(f"{count:,} {ending}" for ending, count in self.other_types.most_common(5))
-            line.append(f"other types, not read: {endings}{', …' * (len(self.other_types) > 5)}")
+            endings = ", ".join(f"{count:,} {ending}" for ending, count in self.other_types.most_common(6))
+            line.append(f"other types, not read: {endings}")
         for what, entries in (("skipped", self.skipped), ("read in part", parts)):
             for name, reason in [*entries.items()][:1]:
                 more = ", …" * (len(entries) > 1)

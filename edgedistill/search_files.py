@@ -59,27 +59,22 @@ class Search:
 
 def arguments(question: str, words: list[str]) -> tuple[str, list[str], str]:
     """The student, the paths and the question of a command line: one of the words may be a student, the
-    others are paths; without paths this folder is searched. Raises UserError for a word that is neither."""
+    others are paths; without paths this folder is searched. Raises UserError for several students, and for
+    words among which the question seems to be."""
     students = [word for word in words if bundle_location.find(word)]
-    paths = [word for word in words if word not in students]
-    unknown = [word for word in paths if not _is_path(word)]
     if students[1:]:
         raise UserError(f"edgedistill search: {' and '.join(students)} are students; give one")
-    if unknown:
-        fact = f"{', '.join(map(repr, unknown))}: no file, folder or student"
-        way_out = f"the question comes first, in quotes: {EXAMPLE}"
-        if len(unknown) == 1 and " " not in unknown[0] and not bundle_location.find(question):
-            fact = f"{fact} ({file_patterns.missing(Path(unknown[0]))})"
-            way_out = f"check the path; the students are {', '.join(files.shipped('bundle'))}"
-        raise UserError(f"edgedistill search: {fact}; {way_out}")
+    paths = [word for word in words if word not in students]
+    unknown = [
+        word
+        for word in paths
+        if not ("*" in word or os.path.exists(word) or object_store.is_address(word))
+        and not file_patterns.expanded(Path(word))
+    ]
+    if unknown[1:] or " " in "".join(unknown):
+        fact = f"{', '.join(map(repr, unknown))}: no files, folders or students"
+        raise UserError(f"edgedistill search: {fact}; put the question first and in quotes: {EXAMPLE}")
     return (*students, STUDENT)[0], paths or ["."], question
-
-
-def _is_path(word: str) -> bool:
-    """Whether a word of the command line names files; a star in a word is a pattern even where none
-    matches."""
-    named = os.path.exists(word) or object_store.is_address(word) or "*" in word
-    return named or bool(file_patterns.expanded(Path(word)))
 
 
 def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[str, Any]:
@@ -231,8 +226,8 @@ def _kept_embeddings(
                 known.update(zip(chunk, entries, strict=True))
                 advance(len(chunk))
     finally:  # what was embedded before an interruption is kept too
-        kept = np.stack([known[key] for key in hashed if key in known] or [np.void(b"")])
-        if known and (new or len(known) > len(kept)):
+        kept = np.array([known[key] for key in hashed if key in known])
+        if len(kept) and (new or len(known) > len(kept)):
             cached_folder.written(folder, lambda place: np.save(place / "embeddings.npy", kept))
     reading.tokens(kept[[name for name, _ in OF_TOKENS]].tolist())
     _forget(folder.parent)

@@ -296,7 +296,6 @@ def test_the_command(docs: Path, tmp_path, monkeypatch):
     ("line", "expected"),
     [
         ("money", ("nano", ["."], "money")),
-        ("docs|docs", ("nano", ["docs"], "docs")),
         (
             "money|docs/*.md|micro:int8|docs/lines.txt",
             ("micro:int8", ["docs/*.md", "docs/lines.txt"], "money"),
