@@ -161,7 +161,7 @@ def test_columns_by_name_gz_and_files_under_data(tmp_path):
         (
             "kind: pair_classification\ntasks: [{name: t, dev: pairs.tsv, test: pairs.tsv}]\n",
             TABLE,
-            "t: dev and test are both pairs.tsv",
+            "pairs.tsv: is dev and test of t; ",
         ),
         (
             "kind: sts\ntasks: [{name: t, file: pairs.tsv, score: gold}]\n",

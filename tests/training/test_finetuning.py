@@ -663,7 +663,7 @@ def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path):
         UserError, match="--suite mini: needs embeddings, one returns labels; use --suite task"
     ):
         measure(["one:w8"], ["mini"])
-    (tmp_path / "other.tsv").write_text("label\tsentence\nneither\ta\n", encoding="utf-8")
+    (tmp_path / "other.tsv").write_text("kind\tsentence\nneither\ta\n", encoding="utf-8")
     for name, fact in (
         ("none.tsv", "no such file"),
         ("other.tsv", "label 'neither' is not among the bundle's"),
