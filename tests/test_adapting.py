@@ -118,7 +118,8 @@ def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_
         str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=other, steps=60
     )
     found = adapting.adapt(request, session)
-    *_, verdict, search = found["report"].splitlines()
+    *_, search, blank, verdict = found["report"].splitlines()
+    assert not blank
     assert verdict == found["verdict"] and shlex.split(search)[-2:] == [
         str(session.data / "own.txt"),
         found["bundle"],
