@@ -359,10 +359,10 @@ def _share(value: str) -> tuple[int, int]:
     """I/N of --only. Raises UserError for anything else."""
     if not value:
         return process()
-    number, _, of = value.partition("/")
-    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+    number, _, shares = value.partition("/")
+    if not (number.isdecimal() and shares.isdecimal() and 1 <= int(number) <= int(shares)):
         raise UserError(f"--only {value}: not a share; give I/N, such as 3/16, with I from 1 to N")
-    return int(number) - 1, int(of)
+    return int(number) - 1, int(shares)
 
 
 @_command("edgedistill cache demo-bert2 --only 3/16")

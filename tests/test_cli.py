@@ -464,6 +464,15 @@ def test_a_finished_run_is_left_as_it_is(world: World, tmp_path):
     assert (done.returncode, done.stderr.strip()) == (2, message)
 
 
+def test_a_student_for_the_core_and_two_bundles_beside_each_other(tmp_path):
+    asked = ("export", "micro", "--core", "core")
+    assert call(*asked, folder=tmp_path).returncode == 0
+    for more, fact in (([], "exists already"), (["--out", "x"], "writes no bundle; leave --out out")):
+        assert fact in call(*asked, *more, folder=tmp_path).stderr
+    assert call("verify", "micro", "--with", "micro", folder=tmp_path).returncode == 0
+    assert call("verify", "micro", "--with", "nano", folder=tmp_path).returncode == 1
+
+
 def test_version(tmp_path):
     assert call("--version", folder=tmp_path).stdout.strip() == f"edgedistill {edgedistill.__version__}"
 

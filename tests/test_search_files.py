@@ -222,6 +222,11 @@ def test_what_is_refused(
     assert not session.cache.exists()
 
 
+def test_a_column_of_no_table_is_refused(nano: Bundle, docs: Path, session: Session):
+    with pytest.raises(UserError, match="--column body: no table in docs/lines.txt; leave it out"):
+        asked(nano, ["docs/lines.txt"], session, column="body")
+
+
 def test_a_pipe_is_refused_by_name(nano: Bundle, session: Session, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(

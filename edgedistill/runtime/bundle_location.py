@@ -165,8 +165,8 @@ def _licences(recorded: Json, run: Json) -> list[str]:
     """The licences of what a student was trained on, also in earlier trainings, once each whatever their
     letters."""
     read = run["teachers"] + run["corpus"]["sources"]
-    for each in run.get("earlier", []):
-        read += each["teachers"] + each["sources"] + each["tuples"]
+    for earlier in run.get("earlier", []):
+        read += earlier["teachers"] + earlier["sources"] + earlier["tuples"]
     stated = [row.get("licence") or LICENCES.get(row["name"]) for row in read]
     for part in (recorded, *recorded["stages"]):
         stated += (part["rows"] or {}).get("licences", {}).values()

@@ -663,6 +663,13 @@ def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path):
         UserError, match="--suite mini: needs embeddings, one returns labels; use --suite task"
     ):
         measure(["one:w8"], ["mini"])
+    (tmp_path / "other.tsv").write_text("kind\tsentence\nneither\ta\n", encoding="utf-8")
+    for name, fact in (
+        ("none.tsv", "no such file"),
+        ("other.tsv", "label 'neither' is not among the bundle's"),
+    ):
+        with pytest.raises(UserError, match=fact):
+            measure(["one:w8"], [f"task:{tmp_path / name}"])
     with pytest.raises(UserError, match="some bundles return different labels"):
         measure(["one:w8", "two:w8"], [])
     with pytest.raises(
