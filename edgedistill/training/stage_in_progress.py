@@ -120,8 +120,7 @@ class StageInProgress:
             f"{stage.place}.{stage.rate_key}: {stage.spec.name} diverged at {self.spec.learning_rate:g}"
         )
         rows, queued = self.batches.trained_and_queued(stage)
-        groups = self.batches.targets.similar(self.spec, self.seed)
-        self.order = BatchOrder(self.spec, self.batches, rows, self.seed, groups)
+        self.order = BatchOrder(self.spec, self.batches, rows, self.seed)
         self.step = 0
         self.steps = steps(self.spec, len(rows))
         self._began = time.monotonic()  # earlier, where a killed run goes on
