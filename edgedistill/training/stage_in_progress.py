@@ -17,6 +17,7 @@ from torch import Tensor
 
 from edgedistill import objectives
 from edgedistill.data.cached_folder import check_uncut
+from edgedistill.errors import UserError
 from edgedistill.files import Json
 from edgedistill.objectives import Targets
 from edgedistill.session import Session
@@ -119,6 +120,11 @@ class StageInProgress:
         self._diverged = (
             f"{stage.place}.{stage.rate_key}: {stage.spec.name} diverged at {self.spec.learning_rate:g}"
         )
+        if self.spec.batch < self.processes.count:
+            raise UserError(
+                f"{stage.place}.batch: {self.spec.batch} rows for {self.processes.count} processes; "
+                "raise it, or start fewer"
+            )
         rows, queued = self.batches.trained_and_queued(stage)
         self.order = BatchOrder(self.spec, self.batches, rows, self.seed)
         self.step = 0
