@@ -368,9 +368,6 @@ def cache(
     only: str = _value(
         "", "I/N", "Do only the I-th of N shares: for N jobs that share a cache folder (EDGEDISTILL_CACHE)."
     ),
-    engine: Literal["local", "ray"] = _value(
-        "local", "ENGINE", "local (this process), or ray: the cluster of RAY_ADDRESS, else a local one."
-    ),
     parquet: Path | None = _value(
         None, "DIR", "Write the embeddings there too, as .parquet files of `hash` and `embedding`."
     ),
@@ -397,7 +394,7 @@ def cache(
     from edgedistill.training import cache_passes
 
     session = _session(data, device, remote_code)
-    result = cache_passes.fill(spec, session, share, engine, parquet)
+    result = cache_passes.fill(spec, session, share, parquet)
     lines = [
         f"{shares['name']}: {shares['done']:,} of {shares['shards']:,} shards" for shares in result["passes"]
     ]

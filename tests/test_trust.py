@@ -116,7 +116,7 @@ def test_what_ci_installs_has_hashes(name: str):
 
 def test_ci_installs_all_that_it_needs():
     everything = {**pinned(".ci/locked.txt"), **pinned(".ci/release.txt")}
-    unused = {"mteb", "ray"}  # no test of CI needs them
+    unused = {"mteb"}  # no test of CI needs it
     assert set(pinned("constraints.txt")) - set(everything) == unused
 
 

@@ -274,8 +274,6 @@ def _pooling(graph: GraphWeights, name: str, kind: str) -> str:
             return "mean_sqrt_len"
         return "weighted_mean" if tokens.kind == "Mul" else "mean"
     poolings = {"Gather": "cls", "ReduceMax": "max", "GatherND": "last"}
-    if kind == "static":
-        poolings = {"ReduceSum": "mean"}  # the sum of rows: the same, once at unit length
     if kind == "bilstm":
         poolings["Transpose"] = "last"
     if node.kind not in poolings:

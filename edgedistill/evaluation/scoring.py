@@ -15,13 +15,12 @@ import numpy as np
 from pydantic import Field
 
 from edgedistill import files, recipe
-from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
+from edgedistill.errors import UserError, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, labelled_task
 from edgedistill.evaluation.suites.cosines import Encode, Encoder, Measures, Remembered
 from edgedistill.evaluation.suites.mteb_task import MtebTask
 from edgedistill.evaluation.suites.suite_files import Search, Task, TaskData, locate
 from edgedistill.recipe import Section, yaml_file
-from edgedistill.runtime.similarity import not_finite
 
 __all__ = [
     "Encode",
@@ -30,7 +29,6 @@ __all__ = [
     "Suite",
     "describe",
     "evaluate",
-    "finite",
     "languages",
     "rankings",
     "suite",
@@ -122,8 +120,7 @@ def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = (), samples:
     the result and each task then have `embeddings`, {precision: score}. `encode` is a bundle, an `Encoder`,
     or embeds texts of all roles: a suite of retrieval has queries and documents. For a suite of kind `task`
     pass a bundle's `classify`. The measures are described at the family's `score`; `samples`, the scores of
-    single items, are left out where not asked for. Raises CheckFailed for
-    embeddings that are not finite, whose cosines would count as 0.
+    single items, are left out where not asked for.
     """
     quality = rankings(suite, encode, Search(precisions=tuple(precisions)))[suite.name]
     for measures in quality["tasks"].values() if not samples else ():
@@ -135,7 +132,7 @@ def rankings(suite: Suite, encode: Any, search: Search) -> dict[str, Measures]:
     """Score an encoder on a suite, of kind retrieval also beside what `search` names. Returns, by the suite's
     name and that with the title of each further ranking, what `evaluate` returns; of a ranking with BM25 also
     its `weight` and the average of `bm25` alone."""
-    encoder = finite(encode, f"suite {suite.name}")
+    encoder = Encoder.of(encode)
     by_title: dict[str, dict[str, Measures]] = {}
     averaged = FAMILIES[suite.kind].averaged
     if suite.kind not in FLOAT32_ALONE:
@@ -159,24 +156,6 @@ def rankings(suite: Suite, encode: Any, search: Search) -> dict[str, Measures]:
 
 def _mean(measures: list[Measures], name: str) -> float:
     return float(np.mean([scores[name] for scores in measures]))
-
-
-def finite(encode: Any, place: str) -> Encoder:
-    """Return an encoder, by the roles of texts, that raises CheckFailed for embeddings that are not finite,
-    naming the first text."""
-
-    def checked(encode: Encode, texts: Any) -> Any:
-        embeddings = encode(texts)
-        is_float = isinstance(embeddings, np.ndarray) and embeddings.dtype.kind == "f"
-        if is_float and (row := not_finite(embeddings)) is not None:
-            raise CheckFailed(
-                f"{place}: the embedding of {quote(texts[row])} is not finite; export or train the "
-                "model again"
-            )
-        return embeddings
-
-    text, query, document, calibration = Encoder.of(encode)
-    return Encoder(partial(checked, text), partial(checked, query), partial(checked, document), calibration)
 
 
 def describe(path: Path) -> Description[Any]:

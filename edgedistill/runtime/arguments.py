@@ -7,22 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill.errors import UserError, unknown_name
-from edgedistill.files import Json
+from edgedistill.errors import UserError
 
 LARGEST_BATCH_TOKENS = 1 << 30
 MOST_THREADS = 1024
-# Parameters of sentence-transformers: ours; what always holds; and what to do in place of others.
-SAME = {"show_progress_bar": "progress", "truncate_dim": "dim", "top_k": "k"}
-HOLDS = {"normalize_embeddings": True, "convert_to_numpy": True, "convert_to_tensor": False}
-UNUSED = "batch_size"  # results do not depend on it, and batch_tokens bounds batches here
-IN_PLACE = {
-    "normalize_embeddings": "embeddings have unit length; leave it out",
-    "convert_to_numpy": "embeddings are an array; leave it out, and give its rows to list",
-    "convert_to_tensor": "embeddings are an array; leave it out, and give it to torch.from_numpy",
-    **dict.fromkeys(("prompt", "prompt_name"), "give role, or call encode_query or encode_document"),
-    "device": "give it to edgedistill.load",
-}
 
 
 def positive(value: int, name: str, most: int = LARGEST_BATCH_TOKENS) -> int:
@@ -58,22 +46,3 @@ def given_texts(texts: Iterable[str], name: str = "texts", expected: str = "a li
         if not isinstance(text, str):
             raise UserError(f"{name}[{at}]: {type(text).__name__}, not a string; give strings")
     return strings
-
-
-def our_names(function: str, others: Mapping[str, Any], options: Mapping[str, Any]) -> Json:
-    """The `options` of a function, and with them `others` by our names: those that
-    sentence-transformers names otherwise. Its batch_size is taken and not used.
-
-    Raises UserError, a line for each, for those that work in another way here, or that nobody knows.
-    """
-    parameters = dict(options)
-    problems = []
-    for name, value in others.items():
-        if (ours := SAME.get(name, "")) in options:
-            parameters[ours] = value
-        elif name != UNUSED and (name not in HOLDS or value != HOLDS[name]):
-            fact = IN_PLACE.get(name) or unknown_name("parameter", name, options)
-            problems.append(f"{function}: {name}={value!r}: {fact}")
-    if problems:
-        raise UserError(*problems)
-    return parameters

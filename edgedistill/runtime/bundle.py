@@ -18,7 +18,7 @@ from edgedistill.errors import CheckFailed, UserError, border, raise_failed
 from edgedistill.files import Json
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime import prompts as prompts_
-from edgedistill.runtime.arguments import MOST_THREADS, given_texts, listed, our_names, positive
+from edgedistill.runtime.arguments import MOST_THREADS, given_texts, listed, positive
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.compact import Calibration, compact, layout
@@ -139,7 +139,6 @@ class Bundle:
         progress: bool = False,
         role: str = "text",
         precision: str = "float32",
-        **others: Any,
     ) -> ndarray:
         """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one
         embedding, (d,).
@@ -154,16 +153,11 @@ class Bundle:
         role: "text", "query" or "document". It chooses the prompt before each text.
         precision: of the returned embeddings: "float32", "int8" (n, d) or "binary" (n, d/8) uint8.
             `similarity` and `search` accept all three. `load` chooses the precision of the graph.
-        others: names of sentence-transformers, such as show_progress_bar; see `our_names`.
 
         Raises UserError for an item that is not a string, and names its index; for a `dim` not in `dims`; and
         for an unknown role or precision. Raises CheckFailed if the graph returns anything but embeddings of
         unit length.
         """
-        if others:
-            options: Json = {"dim": dim, "batch_tokens": batch_tokens, "progress": progress}
-            options |= {"role": role, "precision": precision}
-            return self.encode(texts, **our_names("encode", others, options))
         encoder = self.of(role)
         dim = self.embedding_dim(dim)
         layout(precision, dim)
@@ -193,7 +187,6 @@ class Bundle:
         documents: Iterable[str] | ndarray,
         k: int = 10,
         space: str | None = None,
-        **others: Any,
     ) -> tuple[ndarray, ndarray]:
         """The k documents most similar to a query, best first: their indices and cosines, both (k,). If there
         are fewer documents, all of them. For several queries both are (q, k).
@@ -202,13 +195,9 @@ class Bundle:
         documents: texts, which are embedded; or embeddings from `encode_document`, in any precision.
         k: the number of documents to return.
         space: the `space` of the bundle that made these embeddings, if you stored it.
-        others: names of sentence-transformers, such as top_k; see `our_names`.
 
         Raises UserError as `encode`, and for embeddings of other dimensions or another space.
         """
-        if others:
-            options = {"k": k, "space": space}
-            return self.search(query, documents, **our_names("search", others, options))
         check_spaces(space, self.space)
         one = isinstance(query, str)
         if not isinstance(query, str):
@@ -555,7 +544,6 @@ def load(
     precision: str | None = None,
     threads: int | None = None,
     device: str = "cpu",
-    **others: Any,
 ) -> Bundle:
     """Open a bundle, after checking the sha256 of every file that it reads.
 
@@ -565,15 +553,11 @@ def load(
     threads: onnxruntime's threads; by default one for each processor that this process may use.
     device: "cpu", "cuda" (with onnxruntime-gpu), or another provider of the installed onnxruntime, such as
         "openvino" or "coreml".
-    others: unknown parameters; an error names them.
 
     Raises UserError if there is no such bundle, precision or device, if CUDA does not start, or if the bundle
     needs a newer edgedistill. Raises CheckFailed if a file is missing, changed or too large, or if no export
     writes such a graph.
     """
-    if others:
-        options = {"precision": precision, "threads": threads, "device": device}
-        return load(name, **our_names("load", others, options))
     if threads is not None:
         positive(threads, "threads", MOST_THREADS)
     folder, named = locate(name)

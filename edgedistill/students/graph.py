@@ -3,7 +3,7 @@
 `input_ids`, `attention_mask` go in, `sentence_embedding` comes out; pooling, head and unit length are inside.
 Encoders of BERT's layers (DistilBERT and RoBERTa too), BiLSTMs and static students are written straight
 from their weights, node by node, so what a device runs can be read here: about thirty nodes per BERT layer
-and twenty around them; six for a static student. Any other encoder (a teacher may be anything) and any other
+and twenty around them, or around a table. Any other encoder (a teacher may be anything) and any other
 kind of student is traced with torch's TorchScript exporter.
 
 All operators are ONNX's own. onnxruntime is as fast on attention's parts as on its MultiHeadAttention.

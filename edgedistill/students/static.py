@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 from torch import Tensor, nn
 
 from edgedistill import recipe
@@ -54,31 +54,16 @@ class StaticStudent(Headed):
 
     def write(self) -> ModelProto:
         """Write the graph. Rows and token weights are multiplied into one table; a product-quantized table
-        keeps its weights apart.
-
-        Without a head, masked tokens become the padding token, whose row is zero, and the rows are summed: at
-        unit length the sum equals the mean. A head needs the mean itself.
-        """
+        keeps its weights apart."""
         writer = GraphWriter(self)
-        ids = "input_ids"
         table = self.embedding
         if isinstance(table, ProductQuantizedEmbedding):
             weights = writer.of_tokens(self.weights)
-            pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, table, ids), weights), "mean")
-            return finish(writer, pooled, self)
-        rows = writer.parameter(table.weight, table.weight * self.weights.unsqueeze(-1))
-        if self.head is not None or self.tanh:
-            return finish(writer, mean_nodes(writer, writer.add("Gather", rows, ids), "mean"), self)
-        pad = table.padding_idx or 0
-        if pad == 0:
-            ids = writer.add("Mul", ids, "attention_mask")
+            rows = writer.add("Mul", lookup(writer, table, "input_ids"), weights)
         else:
-            is_token = writer.add("Cast", "attention_mask", to=TensorProto.BOOL)
-            ids = writer.add("Where", is_token, ids, writer.constant(np.int64(pad), "padding"))
-        gathered = writer.add("Gather", rows, ids)
-        return finish(
-            writer, writer.add("ReduceSum", gathered, writer.constant([1], "axis"), keepdims=0), self
-        )
+            whole = writer.parameter(table.weight, table.weight * self.weights.unsqueeze(-1))
+            rows = writer.add("Gather", whole, "input_ids")
+        return finish(writer, mean_nodes(writer, rows, "mean"), self)
 
 
 class StaticShape(TableShape):

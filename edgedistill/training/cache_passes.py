@@ -1,26 +1,23 @@
-"""The cache of a recipe, filled ahead of training: by this process, by one of several that share the cache's
-folder, or by a cluster of Ray. All make shards of embeddings and of tokens; `train` finds them."""
+"""The cache of a recipe, filled ahead of training: by this process, or by one of several that share the
+cache's folder. All make shards of embeddings and of tokens; `train` finds them."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 from edgedistill import files, recipe
 from edgedistill.data.corpus import ALL, CorpusPass, Share
 from edgedistill.data.token_cache import TokenPass
-from edgedistill.errors import UserError, require
+from edgedistill.errors import UserError
 from edgedistill.files import Json
-from edgedistill.session import Session, progress_bar
+from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.encoder import TeacherEncoder, device_of, flush_denormals
 from edgedistill.training.initial_student import student_tokenizer
 from edgedistill.training.inputs import batches
 from edgedistill.training.inputs.stage_targets import embedded
 from edgedistill.training.open_recipe import Opened, Sources, open_recipe, open_sources
-
-ATTEMPTS = 10  # at a shard, by workers that died
 
 
 def passes(sources: Sources, session: Session) -> list[TeacherPass]:
@@ -49,26 +46,21 @@ def fill(
     spec: recipe.Recipe,
     session: Session,
     share: Share = ALL,
-    engine: str = "local",
     parquet: Path | None = None,
 ) -> Json:
-    """Embed a share of what a recipe's teachers are to embed and tokenize it for the student, in this
-    process, or with `engine` ray by a worker for each GPU, or else processor, of a cluster.
+    """Embed a share of what a recipe's teachers are to embed, and tokenize it for the student.
 
     Then the cache is written to the new folder `parquet`, where one is given: each pass to a folder in it,
     NAME, NAME-2. Returns {"passes": [{name, folder, texts, shards, done}]}. Raises UserError where no model
     embeds any text.
     """
-    session, whole = _opened(spec, session)
+    whole = _opened(spec, session)
     if not whole:
         raise UserError(
             f"{spec.name}: no teacher model embeds texts for it; train it, what it needs is not in this cache"
         )
-    if engine == "ray":
-        _on_ray(spec, session, whole, share)
-    else:
-        for work in whole:
-            work.run(share)
+    for work in whole:
+        work.run(share)
     if parquet is not None:
         with files.new_folder(parquet) as folder:
             embedded = [work for work in whole if isinstance(work, TeacherPass)]
@@ -88,8 +80,8 @@ def fill(
     return {"recipe": spec.name, "passes": entries}
 
 
-def _opened(spec: recipe.Recipe, session: Session) -> tuple[Session, list[CorpusPass]]:
-    """What a process works with, as `train` does, and all passes of a recipe, each once."""
+def _opened(spec: recipe.Recipe, session: Session) -> list[CorpusPass]:
+    """All passes of a recipe, each once, as `train` makes them."""
     flush_denormals()
     session = replace(session, device=device_of(session.device))
     student = spec.student
@@ -101,51 +93,4 @@ def _opened(spec: recipe.Recipe, session: Session) -> tuple[Session, list[Corpus
     else:
         sources = open_recipe(spec, session)
         tokenizing = token_passes(sources, session)
-    return session, [*passes(sources, session), *tokenizing]
-
-
-class Worker:
-    """A process of a cluster that holds a recipe's teachers and its tokenizer."""
-
-    def __init__(self, spec: recipe.Recipe, session: Session, place: Path) -> None:
-        """Relative names in the recipe start from `place`."""
-        os.chdir(place)
-        self.passes = _opened(spec, session)[1]
-
-    def make(self, number: int, shard: int) -> int:
-        """Make a shard of a pass; returns how many texts it has."""
-        return self.passes[number].make(shard)
-
-
-def _on_ray(spec: recipe.Recipe, session: Session, whole: list[CorpusPass], share: Share) -> None:
-    """Make shards by actors that hold the models, in the cluster that RAY_ADDRESS names, or a local one.
-
-    A killed actor is started again with the shard it was at. Raises UserError where that does not help, and
-    what the workers raise.
-    """
-    ray = require("ray", "edgedistill cache --engine ray", "ray")
-    tasks = [(number, shard) for number, work in enumerate(whole) for shard in work.lacking(share)]
-    if not tasks:
-        return
-    ray.init(log_to_driver=False, ignore_reinit_error=True)
-    unit = "GPU" if session.device == "cuda" else "CPU"
-    needs = {"num_cpus": 1, "num_gpus": int(unit == "GPU")}
-    actor = ray.remote(max_restarts=-1, max_task_retries=ATTEMPTS, **needs)(Worker)
-    there = replace(session, cache_folder=session.cache.absolute(), progress=False)
-    count = max(1, int(ray.cluster_resources().get(unit, 1)))
-    try:
-        held = [actor.remote(spec, there, Path.cwd()) for _ in range(min(count, len(tasks)))]
-        pool = ray.util.ActorPool(held)
-        texts = sum(len(work.corpus) for work in whole)
-        with progress_bar(texts, session.progress, "ray") as advance:
-            for done in pool.map_unordered(lambda worker, task: worker.make.remote(*task), tasks):
-                advance(done)
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause if isinstance(error.cause, UserError) else error from None
-    except ray.exceptions.RayActorError as error:
-        raise UserError(
-            f"cache: workers died {ATTEMPTS} times at one shard ({str(error).splitlines()[0]}); "
-            "see Ray's logs, and give each worker more memory"
-        ) from None
-    finally:
-        ray.shutdown()
+    return [*passes(sources, session), *tokenizing]

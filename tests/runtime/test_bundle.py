@@ -206,37 +206,12 @@ def test_a_closed_bundle_says_so(folder: Path, classifier: bundle.Bundle):
             call(["a"])
 
 
-# Names of other libraries
-
-
-def test_names_of_sentence_transformers(copy: Path, capsys):
-    rewrite(copy, dims=[24, 8])
-    opened = bundle.load(copy)
-    theirs = {"normalize_embeddings": True, "convert_to_numpy": True, "convert_to_tensor": False}
-    found = opened.encode(TEXTS, truncate_dim=8, show_progress_bar=True, batch_size=2, **theirs)
-    assert np.array_equal(found, opened.encode(TEXTS, dim=8))
-    assert np.array_equal(opened.encode_query(TEXTS, truncate_dim=8), opened.encode_query(TEXTS, 8))
-    assert capsys.readouterr().err, "off a terminal a bar is an empty line"
-    with pytest.raises(UserError) as caught:
-        opened.encode(TEXTS, batch_size=32, convert_to_tensor=True, prompt_name="query", batch_token=3)
-    assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
-        "convert_to_tensor=True: embeddings are an array; leave it out, and give it to torch.from_numpy",
-        "prompt_name='query': give role, or call encode_query or encode_document",
-        "batch_token=3: no parameter 'batch_token'; did you mean 'batch_tokens'? "
-        "(batch_tokens, dim, precision, progress, role)",
-    ]
-
-
 # Search
 
 
-def test_parameters_by_other_names(folder: Path):
-    with pytest.raises(UserError, match="^load: quantized=True: no parameter 'quantized'; choose one: "):
-        bundle.load(folder, quantized=True)
+def test_a_query_that_is_no_text(folder: Path):
     opened = bundle.load(folder)
-    assert opened.search(TEXTS[1], TEXTS, top_k=1)[0].tolist() == [1]
-    with pytest.raises(UserError, match="^search: tops=1: no parameter 'tops'"):
-        opened.search(TEXTS[1], TEXTS, tops=1)
+    assert opened.search(TEXTS[1], TEXTS, k=1)[0].tolist() == [1]
     wrong: Any = None
     with pytest.raises(UserError, match="^query: NoneType, not a string or a list of strings; give a "):
         opened.search(wrong, TEXTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pickle
@@ -145,46 +144,6 @@ def test_a_killed_job_loses_at_most_its_shard(world: World, tmp_path):
     ]
     assert {path.parent: path.stat().st_mtime_ns for path in marks()}.items() >= kept.items()
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
-
-
-RAY = """
-import os, sys
-from pathlib import Path
-from edgedistill import recipe
-from edgedistill.session import Session
-from edgedistill.data import corpus
-from edgedistill.training import cache_passes
-corpus.SHARD = 64
-whole = cache_passes.Worker
-class Killed(whole):
-    def __init__(self, *given):
-        corpus.SHARD = 64
-        super().__init__(*given)
-    def make(self, number, shard):
-        killed = Path(sys_argv[2], "killed")
-        if shard == 3 and not killed.exists():
-            killed.touch()
-            os.kill(os.getpid(), 9)
-        return super().make(number, shard)
-sys_argv = sys.argv
-cache_passes.Worker = Killed
-session = Session(data=Path(sys.argv[3]), cache_folder=Path(sys.argv[2], "ray"))
-print(cache_passes.fill(recipe.read(sys.argv[1]), session, engine="ray")["passes"][0]["done"])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray: pip install 'edgedistill[ray]'")
-def test_ray_goes_on_after_a_killed_actor(world: World, tmp_path):
-    path = tmp_path / "tiny.yaml"
-    path.write_text(json.dumps(world.spec().model_dump(by_alias=True)), encoding="utf-8")
-    command = [sys.executable, "-c", RAY, str(path), str(tmp_path), str(world.data)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_DISABLE_MEMORY_MONITOR": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "7", done.stderr
-    assert (tmp_path / "killed").exists()
-    cache_passes.fill(world.spec(), session(world, tmp_path / "one"))
-    assert contents(tmp_path / "ray") == contents(tmp_path / "one")
 
 
 def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_path):

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from edgedistill.errors import CheckFailed
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import PLAIN, Calibration
 from edgedistill.runtime.prompts import ROLES
-from edgedistill.runtime.similarity import unit_rows
+from edgedistill.runtime.similarity import not_finite, unit_rows
 
 Encode = Callable[[list[str]], npt.NDArray[np.float32]]
 Floats = npt.NDArray[np.floating[Any]]
@@ -66,9 +67,12 @@ def encoded(encode: Encode, texts: list[str]) -> Floats:
 
 
 def unit(embeddings: Floats) -> Floats:
-    """Scale rows (n, d) to unit length; rows without a direction (zero, NaN) become zero, so that their
-    cosines are 0."""
-    return unit_rows(np.nan_to_num(np.asarray(embeddings, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0))
+    """Scale rows (n, d) to unit length; rows of zeros stay zero, so that their cosines are 0. Raises
+    CheckFailed for one that is not finite."""
+    rows = np.asarray(embeddings, dtype=np.float32)
+    if (at := not_finite(rows)) is not None:
+        raise CheckFailed(f"embedding {at} is not finite; export or train the model again")
+    return unit_rows(rows)
 
 
 def dot(x: Floats, y: Floats) -> Floats:
