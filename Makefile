@@ -118,7 +118,6 @@ $(ENVIRONMENTS)/optimum/installed: PACKAGES := -e '.[optimum]'
 $(ENVIRONMENTS)/fastembed/installed: PACKAGES := fastembed
 $(ENVIRONMENTS)/tract/installed: PACKAGES := tract numpy
 $(ENVIRONMENTS)/qnn/installed: PACKAGES := onnxruntime-qnn onnx
-$(ENVIRONMENTS)/nncf/installed: PACKAGES := nncf openvino onnx tokenizers
 $(ENVIRONMENTS)/engines/installed: PACKAGES := -e '.[train]' ray daft pyspark
 $(ENVIRONMENTS)/stores/installed: PACKAGES := -e '.[train,remote]' pytest 'moto[server]' gcp-storage-emulator
 $(ENVIRONMENTS)/sentence-transformers/installed: PACKAGES := 'sentence-transformers[train]'
@@ -132,7 +131,7 @@ $(ENVIRONMENTS)/mteb/installed: PACKAGES := -e '.[mteb]'
 $(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core mcp pandas polars sqlite-vec usearch
 
 # install.log says why an environment could not be made.
-$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) nncf mteb integrations engines stores): | $(STAMP)
+$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) mteb integrations engines stores): | $(STAMP)
 	$(BIN)/python -m venv $(@D)
 	grep '^torch==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt $(PACKAGES) \

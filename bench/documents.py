@@ -6,6 +6,7 @@ python bench/documents.py (or make docs)
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import report_files
 import edgedistill
 from edgedistill import bundle_run, device, files, resolve
 from edgedistill.data.corpus import SHARD
+from edgedistill.evaluation import tables
 from edgedistill.export import bundle_writer, library_files, model_card
 from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORED, SCORES, SEARCH, shipped
@@ -65,13 +67,7 @@ ELSEWHERE = {  # document -> what makes its table from the report of the table's
     EXPORT / "web" / "README.md": {"page-speed": measured_tables.page},
 }
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
-COLLECTIONS = {
-    "scifact": "SciFact",
-    "cranfield": "Cranfield",
-    "cacm": "CACM",
-    "npl": "NPL",
-    "bankfaq": "Bank FAQ",
-}
+COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
 SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
 TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
 PLAIN_TEACHER = "sentence-transformers"  # the same by that library
@@ -105,10 +101,11 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
     }
     titles = " | ".join(SCORED.values())
     lines = [f"| name | languages | tokens | MB | {titles} | worst | ms |", "| --- | --- |" + " ---: |" * 6]
+    taught = [name for name in own if name != "teacher" and timed[name]["bundle"]["teacher"] == TEACHERS_NAME]
     for each in [*shipped, teacher]:
         title = f"[`{each['name']}`](edgedistill/shipped/bundles/{each['name']}/README.md)"
         if each is teacher:
-            title = "*all-MiniLM-L6-v2, teacher of nano, micro and small*"
+            title = f"*{TEACHERS_NAME.partition(':')[2]}, teacher of {', '.join(taught)}*"
         codes = each["languages"]
         languages = "English" if codes == ["en"] else f"{len(codes)} languages"
         numbers = [
@@ -116,7 +113,7 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
             *(f"{100 * each['scores'][suite]:.1f}" for suite in SCORED),
         ]
         worst = ""
-        if each["name"] in ("nano", "micro", "small"):
+        if each["name"] in taught:
             worst = f"{min(measured_tables.shares(own, each['name']).values()):.0%}"
         numbers += [worst, f"{timed[each['name']]['single']['p50_ms']:.2f}"]
         lines.append(f"| {title} | {languages} | {each['max_tokens']} | {' | '.join(numbers)} |")
@@ -126,6 +123,14 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
     machine = f"{nano['machine']['cpu']} · {nano['threads']} thread · {precisions} · {nano['made_at'][:10]}"
     of_search = f"search: {searches['machine']['cpu']} · {searches['made_at'][:10]}"
     return "\n".join([*lines, "", f"<sub>{machine}<br>{of_search}</sub>", ""])
+
+
+def bench_example() -> str:
+    """What `bench nano micro` prints, in 80 columns."""
+    os.environ["COLUMNS"] = "80"
+    reports = report_files.read(REPORTS / "runners.json")
+    shown = tables.terminal([each for each in reports if each["runner"]["name"] == "python"])
+    return f"\n```text\n{shown.strip()}\n```\n\n"
 
 
 def core_files() -> str:
@@ -213,6 +218,7 @@ def generated() -> dict[str, tuple[Path, str]]:
         "keywords": (README, keywords(searches)),
         "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
+        "bench-example": (ROOT / "bench" / "README.md", bench_example()),
         "adapted": (RESULTS, adapted(adaptations)),
         "fitted": (RESULTS, fitted(fits)),
         "verdicts": (PAGES / "README.md", verdicts(PAGES)),
@@ -483,12 +489,14 @@ def drawings() -> dict[str, readme_plot.Drawing]:
 
 def measured() -> dict[str, str]:
     """The tables of bench/RESULTS.md by name, from the reports of this folder's scripts."""
+    trained = files.read_json(REPORTS / "overlap.json")["files"]
     makers = {
         "processors": measured_tables.processors,
         "mteb": measured_tables.mteb,
         "search-curve": measured_tables.search_curve,
-        "search-test": measured_tables.search_test,
-        "search-languages": measured_tables.search_test,
+        "search-test": lambda found: measured_tables.search_test(found, trained),
+        "search-languages": lambda found: measured_tables.search_test(found, trained),
+        "overlap": measured_tables.overlap,
         "runners": lambda found: readme_tables.markdown(found["reports"]),
     }
     found = {name: make(files.read_json(REPORTS / f"{name}.json")) for name, make in makers.items()}

@@ -1,6 +1,6 @@
 """Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, search_curve.py,
-search_test.py, train_speed.py and teacher_speed.py; those of export/ from embedding_bytes.py, of
-FAULTS.md from tests/faults."""
+search_test.py, overlap.py, train_speed.py and teacher_speed.py; those of export/ from embedding_bytes.py,
+of FAULTS.md from tests/faults."""
 
 from __future__ import annotations
 
@@ -120,29 +120,68 @@ def shares(own: dict[str, dict[str, Any]], name: str, suite: str = SEARCH) -> di
     }
 
 
-def search_test(report: Report) -> str:
+SAME_SOURCE = {  # a test collection -> training texts from the same data set or web site
+    "LiveQA medical": "pairs/medquad.en.tsv.gz",
+    "TyDi QA": "pairs/tydi_train.en.tsv.gz",
+    "tydi ko": "multilingual/ko.qa.txt.gz",
+    "arcd ar": "multilingual/ar.qa.txt.gz",
+    "jaquad ja": "multilingual/ja.qa.txt.gz",
+    "squad it": "parallel/xquad_questions.en-es.tsv.gz",
+}
+
+
+def search_test(report: Report, trained: dict[str, list[str]]) -> str:
     """nDCG@10 × 100: a row for each collection, columns by cosine and with BM25; below them the mean, and the
-    share of the teacher's by cosine, on average and at worst."""
+    share of the teacher's by cosine, of the mean and at worst. † marks students that were `trained` on texts
+    of the collection's source."""
     own, rows, suite = own_documents(report), list[list[str]](), report["bench"]
     columns = {name: quality[suite] for name, quality in own.items()}
     beside = {f"{name} + BM25": quality[f"{suite} + BM25"] for name, quality in own.items()}
-    every = [*columns.values(), *beside.values()]
-    words = next(iter(beside.values()))
+    words = beside["teacher + BM25"]
+    lowered = dict[str, list[str]]()
     for task, each in words["tasks"].items():
-        found = [column["tasks"][task]["ndcg_at_10"] for column in every]
-        found.insert(len(columns), each["bm25"]["ndcg_at_10"])
-        rows.append([task, *(f"{100 * score:.1f}" for score in found)])
-    means = [column["average"] for column in every]
-    means.insert(len(columns), words["bm25"])
+        row = [task]
+        for name, column in {**columns, "BM25": None, **beside}.items():
+            of = each["bm25"] if column is None else column["tasks"][task]
+            student = name.partition(" ")[0]
+            same = SAME_SOURCE.get(task) in trained.get(student, ())
+            row.append(f"{100 * of['ndcg_at_10']:.1f}{'†' if same else ''}")
+            if name in beside and of["ndcg_at_10"] < columns[student]["tasks"][task]["ndcg_at_10"]:
+                lowered.setdefault(student, []).append(task)
+        rows.append(row)
+    means = [
+        column["average"] for column in (*columns.values(), {"average": words["bm25"]}, *beside.values())
+    ]
     rows.append(["**mean**", *(f"**{100 * score:.1f}**" for score in means)])
-    of_teacher = [list(shares(own, name, suite).values()) for name in columns]
     left = [""] * (1 + len(beside))
-    rows.append(["share of the teacher's, mean", *(f"{sum(x) / len(x):.0%}" for x in of_teacher), *left])
-    rows.append(["at worst", *(f"{min(x):.0%}" for x in of_teacher), *left])
-    titles = [name if name == "teacher" else f"`{name}`" for name in columns]
-    heads = ["", *titles, "BM25", *(f"{title} + BM25" for title in titles)]
-    note = f"BM25's weight: {words['weight']:g} · {report['machine']['cpu']} · {report['made_at'][:10]}"
-    return lines(heads, rows, 1, [note])
+    share = [f"{columns[name]['average'] / columns['teacher']['average']:.0%}" for name in columns]
+    worst = [f"{min(shares(own, name, suite).values()):.0%}" for name in columns]
+    rows += [["share of the teacher's mean", *share, *left], ["lowest share", *worst, *left]]
+    heads = ["", *columns, "BM25", *beside]
+    notes = ["† trained on other texts of the same source ([which](#training-texts-in-the-test-sets))"]
+    notes += [f"BM25 lowers the score of {name} on: {', '.join(tasks)}" for name, tasks in lowered.items()]
+    notes.append(
+        f"BM25's weight: {words['weight']:g} · {report['machine']['cpu']} · {report['made_at'][:10]}"
+    )
+    return lines(heads, rows, 1, notes)
+
+
+def overlap(report: Report) -> str:
+    """How many texts of test sets are in the training files of each student: a row for each kind of text of a
+    test set that has any."""
+    students, found = list(report["files"]), dict[tuple[str, str, str], list[Report]]()
+    for each in report["found"]:
+        found.setdefault((each["suite"], each["task"], each["kind"]), []).append(each)
+    rows = [
+        [f"`{suite}`", task, kind, f"{of[0]['texts']:,}", *(f"{each['common']}" for each in of)]
+        for (suite, task, kind), of in found.items()
+        if any(each["common"] for each in of)
+    ]
+    tested = sum(of[0]["texts"] for of in found.values())
+    suites = ", ".join(f"`{suite}`" for suite in dict.fromkeys(suite for suite, _, _ in found))
+    notes = [f"of {tested:,} texts of {suites}", report["made_at"][:10]]
+    heads = ["suite", "test set", "texts", "how many", *(f"seen by `{name}`" for name in students)]
+    return lines(heads, rows, 3, [" · ".join(notes)])
 
 
 def search_curve(report: Report) -> str:
@@ -151,8 +190,6 @@ def search_curve(report: Report) -> str:
     dims = list(about["teacher"]["test"]["dims"])
     for name, row in about.items():
         title = {"teacher": "*its teacher*", "0": "nothing"}.get(name, f"documents, {name} minutes")
-        if "trained_dims" in row:
-            title = f"documents, the steps of {row['minutes']} minutes, for all these dimensions"
         cells = [title, f"{row['steps']:,}" if "steps" in row else ""]
         cells += [f"{100 * row['test']['dims'][count]['ndcg10']:.1f}" for count in dims]
         cells.append(f"{100 * row['test']['dims'][dims[-1]]['with_bm25']:.1f}")

@@ -19,12 +19,14 @@ def markers(name: str) -> tuple[str, str]:
 
 def markdown(reports: list[Report]) -> str:
     """A table of bench/RESULTS.md, one row per report, and below it the conditions; it has `retained` columns
-    only where a teacher was measured."""
+    only where a teacher was measured, and shares only of its own students."""
     names = suites(reports)
     shares = tables.compared(reports)
+    teachers = {report["bundle"]["teacher"] for report in reports if is_teacher(report)}
     rows = []
     for report in reports:
-        row = tables.cells(report, names, shares, disturbances([report]))
+        own = {**report, "kept": report["kept"] if report["bundle"]["teacher"] in teachers else {}}
+        row = tables.cells(own, names, shares, disturbances([report]))
         name = f"**{tables.title(report)}**" if is_teacher(report) else tables.title(report)
         rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])
     heads = ["bundle", *(cell.head for cell in row)]

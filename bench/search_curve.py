@@ -2,13 +2,12 @@
 `adapt` has and by the embeddings' dimensions, beside its teacher and BM25.
 
 python bench/search_curve.py --data DIR [--student nano] [--minutes 2,5,10,20] [--dims 64,128,256,384]
-[--matryoshka 10] --work DIR --out REPORT
+--work DIR --out REPORT
 
 Each adaptation is the command itself, in a process of its own, with SciFact's documents and nothing else.
-Fewer dimensions are the first ones of its embeddings, for which it was not trained; with --matryoshka the
-recipe of that many minutes is trained once more, for as many steps, towards the teacher's embeddings cut at
-all `dims`. Scores are those of the test queries and, for whoever chooses, of the training queries; beside
-BM25 it has the weight 0.5 in all rows. A report that exists is added to, so a second call goes on.
+Fewer dimensions are the first ones of its embeddings, for which it was not trained. Scores are those of the
+test queries and, for whoever chooses, of the training queries; beside BM25 it has the same weight in all
+rows. A report that exists is added to, so a second call goes on.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from edgedistill.data.bm25 import WEIGHT
 
 COLLECTION = "scifact"
 QUERIES = {"test": "retrieval:SciFact", "train": "retrieval-dev"}  # suites, by split
-MATRYOSHKA = "stages.0.objective={kind: matryoshka, dims: %s, objective: {kind: cosine}}"
 
 
 def run(*arguments: str) -> str:
@@ -71,16 +69,6 @@ def adapted(arguments: argparse.Namespace, texts: Path, minutes: str, out: Path)
     return {"steps": answer["steps"], "seconds": answer["seconds"]}
 
 
-def cut(arguments: argparse.Namespace, out: Path) -> dict[str, Any]:
-    """Train the recipe of an adaptation once more, for all dimensions."""
-    runs = arguments.work / "runs"
-    recipe, folder = runs / f"minutes-{arguments.matryoshka}" / "recipe.yaml", runs / out.name
-    if not folder.exists():
-        run("train", str(recipe), "--set", MATRYOSHKA % arguments.dims, "--out", str(folder))
-    run("export", str(folder), "--precision", "int8", "--out", str(out), "--overwrite")
-    return {"minutes": arguments.matryoshka, "trained_dims": arguments.dims}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -88,7 +76,6 @@ def main() -> None:
     parser.add_argument("--student", default="nano")
     parser.add_argument("--minutes", default="2,5,10,20")
     parser.add_argument("--dims", default="64,128,256,384", help="ascending; the last is all of them")
-    parser.add_argument("--matryoshka", default="", help="train the recipe of so many minutes for all dims")
     given = os.environ.get("EDGEDISTILL_DATA")
     parser.add_argument("--data", type=Path, default=given, required=given is None)
     parser.add_argument("--work", type=Path, required=True)
@@ -107,14 +94,11 @@ def main() -> None:
     write_documents(arguments.data, COLLECTION, "all", texts)
     if not (arguments.work / "teacher").exists():
         run("export", TEACHER, "--out", "teacher", "--precision", "int8")
-    retrained = ["matryoshka"] if arguments.matryoshka else []
-    for name in ("teacher", "0", *filter(None, arguments.minutes.split(",")), *retrained):
+    for name in ("teacher", "0", *filter(None, arguments.minutes.split(","))):
         if name in report["rows"]:
             continue
         made, row = arguments.work / (f"minutes-{name}" if name.isdecimal() else name), dict[str, Any]()
-        if name == "matryoshka":
-            row = cut(arguments, made)
-        elif name not in ("teacher", "0"):
+        if name not in ("teacher", "0"):
             row = adapted(arguments, texts, name, made)
         bundle = arguments.student if name == "0" else str(made)
         report["rows"][name] = {**row, **scores(bundle, arguments.dims, arguments.data)}

@@ -155,5 +155,5 @@ def _open_bundle(resolved: BundleFolder, about: Json) -> BundleRun:
     opened = bundle.load(folder, precision, threads=1)
     raise_failed(manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]))
     shape = kinds.checked({**about.get("student", {}), "kind": about["kind"]}, place)
-    spec = recipe.parse(opened.manifest.get("recipe", {}), place)
+    spec = recipe.parse(opened.manifest.get("recipe", {}), place, recorded=True)
     return BundleRun(opened, spec, shape)

@@ -181,7 +181,7 @@ def open_run(folder: Path | str, place: str = "", remote_code: bool = False) -> 
         if unfinished_run(folder).exists():
             raise UserError(f"{at}: its training has not finished; run edgedistill train again with --resume")
         raise UserError(f"{at}: not a run (no run.json); create one with edgedistill train")
-    spec = recipe.read_file(folder / "recipe.yaml")
+    spec = recipe.read_file(folder / "recipe.yaml", recorded=True)
     shape, info = (files.read_json_object(folder / name, AGAIN) for name in ("student.json", "run.json"))
     opened = Run(folder, spec, shape, info, remote_code)
     with opening(folder, "not a run that train has written", AGAIN):

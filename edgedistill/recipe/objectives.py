@@ -138,17 +138,6 @@ class Congen(Loss):
         return self.queue
 
 
-SimilarTuples = Annotated[
-    int | None,
-    Field(
-        ge=2,
-        description="A batch is then made of groups of this many rows whose positives are in the same "
-        "k-means cluster, so that the documents of a batch are hard to tell apart. Must divide `batch`. "
-        "Default: drawn at random.",
-    ),
-]
-
-
 class InfoNce(Loss):
     """Identify the document that answers a query among all documents of the batch, the negatives of all
     rows included (DistilCSE, Eq. 7; DPR)."""
@@ -159,7 +148,6 @@ class InfoNce(Loss):
     coordinates = False
     kind: Literal["info_nce"]
     temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
-    similar_texts: SimilarTuples = None
 
 
 class Listwise(Loss):
@@ -183,7 +171,6 @@ class Listwise(Loss):
         description="false: leave a query's own document out of the ranking. Sentences made into queries "
         "score so far above all else for their own text that nothing remains for the others.",
     )
-    similar_texts: SimilarTuples = None
 
 
 class MarginMse(Loss):
@@ -201,7 +188,6 @@ class MarginMse(Loss):
         description="Multiplies the teacher's margins. 1 suits cosines; margins of 20, of a cross-encoder, "
         "want about 0.05.",
     )
-    similar_texts: SimilarTuples = None
 
 
 class EachSide(Loss):

@@ -94,8 +94,8 @@ def read(name: str | Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
     return read_file(files.find("recipe", name), changes)
 
 
-def read_file(path: Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
-    """The recipe in a file, as `read`."""
+def read_file(path: Path, changes: tuple[str, ...] | list[str] = (), recorded: bool = False) -> Recipe:
+    """The recipe in a file, as `read`; one that a run `recorded` as `parse` reads it."""
     data = yaml_file.read(path)
     if data is None:
         raise UserError(f"{path}: is empty; see edgedistill recipes")
@@ -106,18 +106,19 @@ def read_file(path: Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
         )
     for change in changes:
         _set(data, change)
-    return parse(data, str(path))
+    return parse(data, str(path), recorded)
 
 
-def parse(data: Json, place: str) -> Recipe:
-    """Check a recipe's data; `place` opens every line of the UserError."""
-    return checked(data, place, Recipe)
+def parse(data: Json, place: str, recorded: bool = False) -> Recipe:
+    """Check a recipe's data; `place` opens every line of the UserError. A run or a bundle may have `recorded`
+    keys that recipes had then and have no more: these are ignored."""
+    return checked(data, place, Recipe, recorded)
 
 
-def checked(data: Json, place: str, kind: type[S]) -> S:
-    """The data as a section of this kind. Raises UserError with every problem."""
+def checked(data: Json, place: str, kind: type[S], recorded: bool = False) -> S:
+    """The data as a section of this kind, see `parse`. Raises UserError with every problem."""
     try:
-        return kind.model_validate(data)
+        return kind.model_validate(data, extra="ignore" if recorded else None)
     except ValidationError as error:
         problems = error.errors()[:MOST_PROBLEMS]
         # of the choices of `int | list[int]`, the one that the value is of has said what is wrong

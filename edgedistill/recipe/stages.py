@@ -200,35 +200,14 @@ class Stage(Section):
         return self
 
     @model_validator(mode="after")
-    def _whole_groups(self) -> Stage:
+    def _sorted_rows(self) -> Stage:
         check_sorted_rows(self.batch, self.sorting_window)
-        if self.group is not None and self.batch % self.group:
-            raise ValueError(
-                f"`similar_texts` is {self.group}, which does not divide a batch of {self.batch}; choose one "
-                "that does"
-            )
-        if self.group is not None and self.sorting_window == 1:
-            raise ValueError(
-                "`similar_texts` are found among the batches of a `bucket`, and it is 1; give it more, such "
-                "as 100"
-            )
         return self
 
     @property
     def only_embeddings(self) -> bool:
         """Whether it trains only the student's embedding layer."""
         return self.match is not None and self.match.layer == "embeddings"
-
-    @property
-    def group(self) -> int | None:
-        """How many tuples in a row of a batch are similar to each other; None: they are drawn at random."""
-        sizes = {getattr(leaf, "similar_texts", None) for leaf in self.objective.leaves} - {None}
-        if len(sizes) > 1:
-            raise ValueError(
-                "`similar_texts` differs between the objective's terms; a batch has groups of one size, give "
-                "one number"
-            )
-        return sizes.pop() if sizes else None
 
     @property
     def reads_teacher(self) -> bool:

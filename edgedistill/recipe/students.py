@@ -22,7 +22,7 @@ from edgedistill.recipe.section import (
 class Embeddings(Section):
     """How the token embedding table is initialized."""
 
-    source: Literal["teacher", "random", "glove"] = Field(
+    source: Literal["teacher", "random"] = Field(
         "teacher", alias="from", description="Whose token embeddings are used."
     )
     of: Literal["token_embeddings", "outputs", "translations"] = Field(
@@ -34,11 +34,6 @@ class Embeddings(Section):
     )
     reduce: Literal["pca"] = Field(
         "pca", description="How the teacher's token embeddings are reduced to the student's width."
-    )
-    file: str | None = Field(
-        None,
-        description="For glove: a text file with a word and its embedding per line. Relative paths start "
-        "from --data.",
     )
     weighting: Literal["none", "frequency"] = Field(
         "none",
@@ -55,8 +50,6 @@ class Embeddings(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Embeddings:
-        if (self.source == "glove") != (self.file is not None):
-            raise ValueError("`file` goes with `from: glove`, and only with it")
         if self.of != "token_embeddings" and self.source != "teacher":
             raise ValueError(f"`of: {self.of}` takes them from the teacher; set `from: teacher`")
         if self.weighting != "none" and self.source != "teacher":
@@ -369,8 +362,8 @@ class Recurrent(Transformer):
     def _consistent(self) -> Recurrent:
         if isinstance(self.layers, list) and not self.layers:
             raise ValueError("`layers` is empty; the shared block needs at least one")
-        if self.embeddings.source == "glove" or self.embeddings.of == "outputs":
-            raise ValueError("`embeddings` are the source's or random; set `from: teacher` or `from: random`")
+        if self.embeddings.of == "outputs":
+            raise ValueError("`embeddings` are the source's or random; leave `of: outputs` out")
         return self
 
     @property

@@ -41,7 +41,6 @@ class Teacher(Section):
         "pooling.",
     )
     prompt: str = Field("", description="Text prepended to every text that is no query and no document.")
-    prompt_name: str | None = Field(None, description="The name of one of the model's own prompts.")
     query_prompt: str | None = Field(
         None,
         description="Text prepended to every query. Default: the model's own prompt named query; where it "
@@ -68,7 +67,7 @@ class Teacher(Section):
     def _one_source(self) -> Teacher:
         if self.model is None and self.embeddings is None:
             raise ValueError("give `model` or `embeddings` (a file of precomputed embeddings)")
-        prompts = (self.prompt, self.prompt_name, self.query_prompt, self.document_prompt)
+        prompts = (self.prompt, self.query_prompt, self.document_prompt)
         if self.model is None and (any(prompts) or self.pooling):
             raise ValueError(
                 "`pooling` and prompts apply to a model; precomputed `embeddings` are used unchanged"

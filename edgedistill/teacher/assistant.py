@@ -24,16 +24,13 @@ ANY_DEVICE = Session(device="auto")
 class RunTeacher(TeacherEncoder):
     """The student of a finished run as a teacher; its embeddings are cached under the hash of its weights.
 
-    Raises UserError: an unfinished run, or `pooling` and `prompt_name`, which only a model folder has.
+    Raises UserError: an unfinished run, or `pooling`, which only a model folder has.
     """
 
     def _open(self, remote_code: bool) -> None:
         opened = run.open_run(str(self.spec.model), remote_code=remote_code)
-        if self.spec.pooling or self.spec.prompt_name:
-            raise UserError(
-                f"{self.spec.model}: a run has its own pooling and no named prompts; leave `pooling` and "
-                "`prompt_name` out"
-            )
+        if self.spec.pooling:
+            raise UserError(f"{self.spec.model}: a run has its own pooling; leave `pooling` out")
         self.folder = opened.folder
         self.run = opened
         self.hashes = self.file_hashes()

@@ -12,7 +12,7 @@ from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill import recipe
-from edgedistill.errors import UserError, unknown_name
+from edgedistill.errors import UserError
 from edgedistill.runtime.prompts import Prompts
 from edgedistill.students import model_folder
 from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
@@ -137,16 +137,11 @@ def encode_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens:
 def prompts_of(spec: recipe.Teacher, opened: ModelFolder) -> Prompts:
     """What is put before texts, queries and documents: the recipe's prompts, or the model's own.
 
-    Those are the one that the recipe names or the model's default, and the first of ROLE_NAMES that the model
-    has; where it has none of them, the one before texts. Raises UserError for a name that the model does not
-    have, and for a model that does not pool a prompt's tokens.
+    Those are the model's default, and the first of ROLE_NAMES that the model has; where it has none of them,
+    the one before texts. Raises UserError for a model that does not pool a prompt's tokens.
     """
     named = opened.prompts
     prompt = spec.prompt or opened.default_prompt
-    if spec.prompt_name is not None:
-        if spec.prompt_name not in named:
-            raise UserError(f"teacher.prompt_name: {unknown_name('prompt', spec.prompt_name, named)}")
-        prompt = named[spec.prompt_name]
     texts = [prompt]
     for text, names in zip((spec.query_prompt, spec.document_prompt), ROLE_NAMES, strict=True):
         known = (named[name] for name in names if name in named)

@@ -45,6 +45,19 @@ class Embedded(NamedTuple):
         return np.einsum("bd,bmd->bm", self.queries[queries], rows)
 
 
+class Answers:
+    """The documents of each query in all of its tuples (n, 1 + m)."""
+
+    def __init__(self, index: ndarray) -> None:
+        asked = np.repeat(index[:, 0], index.shape[1] - 1)
+        order = np.argsort(asked, kind="stable")
+        self._documents = index[:, 1:].ravel()[order]
+        self._starts = np.searchsorted(asked[order], np.arange(int(asked.max()) + 2))
+
+    def of(self, query: int) -> ndarray:
+        return np.asarray(self._documents[self._starts[query] : self._starts[query + 1]])
+
+
 @dataclass
 class ScoredTuples:
     """Tuples with the negatives that were added, and the scores of their documents.
@@ -59,12 +72,7 @@ class ScoredTuples:
     own: ndarray | None = None
 
     def __post_init__(self) -> None:
-        # The known answers of all queries, by query: those of query q are answers[starts[q] : starts[q + 1]].
-        asked = self.index[:, 0]
-        answers = self.index[:, 1]
-        order = np.lexsort((answers, asked))
-        self._answers = np.asarray(answers[order])
-        self._starts = np.searchsorted(asked[order], np.arange(int(asked.max()) + 2))
+        self._answers = Answers(self.index[:, :2])
 
     def ranking(self, rows: ndarray, documents: ndarray) -> tuple[ndarray, ndarray | None, ndarray | None]:
         """(where the positives of tuples (B,) are among the documents (M,) ascending, the scores (B, M),
@@ -73,7 +81,7 @@ class ScoredTuples:
         positions = np.searchsorted(documents, index[:, 1:])
         answers = np.zeros((len(index), len(documents)), bool)
         for row, (query, positive) in enumerate(index[:, :2].tolist()):
-            known = self._answers[self._starts[query] : self._starts[query + 1]]
+            known = self._answers.of(query)
             if len(known) > 1:
                 answers[row] = np.isin(documents, known) & (documents != positive)
         scores = self.scores(rows, documents, positions)
@@ -174,7 +182,7 @@ class _Draw(NamedTuple):
             )
         random = np.random.default_rng(self.seed)
         negatives = []
-        answers = _answers(self.rows)
+        answers = Answers(self.rows)
         with progress_bar(len(self.rows), session.progress, "drawing negatives", "queries") as advance:
             for rows in _chunks(len(self.rows)):
                 queries = self.rows[rows, 0]
@@ -182,7 +190,7 @@ class _Draw(NamedTuple):
                 nearest = cosines[np.arange(len(rows)), self.rows[rows, 1]][:, None]
                 scores = np.where(cosines > MOST_SHARE * nearest, -np.inf, cosines)
                 for row, query in enumerate(queries.tolist()):
-                    scores[row, answers[query]] = -np.inf
+                    scores[row, answers.of(query)] = -np.inf
                 negatives += [stratified(row, self.spec, random) for row in scores]
                 advance(len(rows))
         np.save(file, np.concatenate([self.rows, np.stack(negatives)], 1))
@@ -204,14 +212,6 @@ def stratified(scores: ndarray, spec: recipe.Negatives, random: np.random.Genera
     drawn = np.maximum.accumulate(drawn - parts) + parts  # no document twice
     last = len(best) - spec.count + parts
     return np.asarray(best[np.minimum(drawn, last)])
-
-
-def _answers(index: ndarray) -> dict[int, list[int]]:
-    """The documents of each query in all of its tuples."""
-    answers: dict[int, list[int]] = {}
-    for query, *documents in index.tolist():
-        answers.setdefault(query, []).extend(documents)
-    return answers
 
 
 def _chunks(rows: int) -> list[ndarray]:

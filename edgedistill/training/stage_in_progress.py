@@ -126,8 +126,7 @@ class StageInProgress:
                 "raise it, or start fewer"
             )
         rows, queued = self.batches.trained_and_queued(stage)
-        groups = self.batches.targets.similar(self.spec, self.seed)
-        self.order = BatchOrder(self.spec, self.batches, rows, self.seed, groups)
+        self.order = BatchOrder(self.spec, self.batches, rows, self.seed)
         self.step = 0
         self.steps = steps(self.spec, len(rows))
         self._began = time.monotonic()  # earlier, where a killed run goes on

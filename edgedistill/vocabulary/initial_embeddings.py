@@ -1,14 +1,12 @@
-"""Initial token embeddings for a tokenizer: from another model's embedding table, from a GloVe file, or from
-translations."""
+"""Initial token embeddings for a tokenizer: from another model's embedding table, or from translations."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy import ndarray
 from scipy.sparse import csr_matrix, diags, vstack
+from scipy.sparse.linalg import LinearOperator, cg
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -16,7 +14,6 @@ from edgedistill.data.bm25 import language_of, stemmer
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.rows import Rows
 from edgedistill.data.token_cache import TokenPass
-from edgedistill.errors import UserError
 
 MARKERS = ("##", "▁", "Ġ")  # how WordPiece, SentencePiece and byte-level BPE mark a token's place in a word
 ASSOCIATES = 8  # teacher's tokens that an embedding starts from
@@ -25,7 +22,6 @@ MIN_PAIRS = 2  # pairs a token must occur in to be associated
 MAX_TOKENS = 128  # of a text
 RIDGE = 1.0  # the weight of a row's start, in texts that hold only its token
 STEPS = 15  # of conjugate gradients
-COLUMNS = 64  # dimensions fitted at a time: bounds the memory
 
 
 def tokens_by_id(tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -89,41 +85,6 @@ def tokens_as_texts(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokeni
     int32 each."""
     first, *last = source("")["input_ids"]
     return [np.array([first, *ids, *last], np.int32) for ids in source_ids(tokenizer, source)]
-
-
-def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed: int) -> Tensor:
-    """Initial embeddings (V, width) from a GloVe text file.
-
-    Tokens it lacks are drawn from a normal distribution with the mean and standard deviation of those it has.
-    Raises UserError where there is no such file, a line has another width, or no token is found.
-    """
-    wanted = {without_marker(token): number for number, token in enumerate(tokens_by_id(tokenizer))}
-    vectors = {}
-    if not path.is_file():
-        raise UserError(f"student.embeddings.file: no file {path}; relative paths start from --data")
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            word, *values = line.rstrip("\n").split(" ")
-            if word in wanted and len(values) != width:
-                raise UserError(
-                    f"{path}: line {number} has {len(values)} dimensions, student.width is {width}; they "
-                    "must agree"
-                )
-            if word in wanted:
-                vectors[wanted[word]] = np.array(values, np.float32)
-    if not vectors:
-        raise UserError(
-            f"{path}: none of the tokenizer's {len(wanted):,} tokens is in it; give a tokenizer of whole "
-            "words"
-        )
-    known = np.stack(list(vectors.values()))
-    table = (
-        np.random.default_rng(seed)
-        .normal(known.mean(), known.std(), (len(tokenizer), width))
-        .astype(np.float32)
-    )
-    table[list(vectors)] = known
-    return torch.from_numpy(table)
 
 
 def from_translations(
@@ -217,33 +178,22 @@ def fitted_rows(start: ndarray, rows: ndarray, texts: csr_matrix, teacher: csr_m
     of conjugate gradients.
 
     `texts` (n, V) and `teacher` (n, T) count each token in text t and in its translation, and n_t is the
-    number of tokens in text t; `rows` are (T, w).
+    number of tokens in text t; `rows` are (T, w), and each of their columns is fitted by itself.
     """
-    lengths, teacher_lengths = (
-        np.maximum(np.asarray(counts.sum(1), np.float32).ravel(), 1) for counts in (texts, teacher)
-    )
+    lengths = np.maximum(np.asarray(texts.sum(1), np.float32).ravel(), 1)
+    teacher_lengths = np.maximum(np.asarray(teacher.sum(1), np.float32).ravel(), 1)
     weighted = (diags(lengths**-0.5) @ texts).tocsr()
     transposed = weighted.T.tocsr()
     wanted = (diags(lengths**0.5 / teacher_lengths) @ teacher).tocsr()
     squares = np.asarray(weighted.power(2).sum(0)).ravel()
-    scale = (squares + RIDGE).astype(np.float32)[:, None]
+    gram = LinearOperator(
+        2 * (len(start),), lambda column: transposed @ (weighted @ column) + RIDGE * column, dtype=np.float32
+    )
+    inverse_diagonal = diags(1 / (squares + RIDGE).astype(np.float32))
     out = start.copy()
-    for begin in range(0, rows.shape[1], COLUMNS):
-        columns = slice(begin, begin + COLUMNS)
-        part = np.ascontiguousarray(start[:, columns])
-        error = wanted @ np.ascontiguousarray(rows[:, columns]) - weighted @ part
-        residual = transposed @ error
-        direction = residual / scale
-        power = (residual**2 / scale).sum(0)
-        for _ in range(STEPS):
-            product = transposed @ (weighted @ direction) + RIDGE * direction
-            step = power / np.maximum((direction * product).sum(0), 1e-30)
-            part += step * direction
-            residual -= step * product
-            before = power
-            power = (residual**2 / scale).sum(0)
-            direction = residual / scale + power / np.maximum(before, 1e-30) * direction
-        out[:, columns] = part
+    for column in range(rows.shape[1]):
+        error = wanted @ rows[:, column] - weighted @ start[:, column]
+        out[:, column] += cg(gram, transposed @ error, M=inverse_diagonal, maxiter=STEPS)[0]
     return out
 
 

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ecosystems
 import pytest
 
 from edgedistill import files
@@ -33,16 +32,6 @@ TIGHT = {
 Ask = Callable[[str, str], dict[str, dict[str, Any]]]
 
 
-def ecosystems() -> Any:
-    """bench/ecosystems.py as a module."""
-    if "ecosystems" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("ecosystems", ROOT / "bench" / "ecosystems.py")
-        assert spec is not None and spec.loader is not None
-        sys.modules["ecosystems"] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules["ecosystems"]
-
-
 @pytest.fixture(scope="session")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of bundles, one of each of STUDENTS in three precisions."""
@@ -57,10 +46,11 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def ask(shelf: Path) -> Ask:
     """(runner, student) -> {precision: its row of the report}; skips where the runner is not installed."""
-    bench = ecosystems()
 
     def measured(runner: str, student: str) -> dict[str, dict[str, Any]]:
-        rows = bench.measure(shelf / student, runner, bench.RUNNERS[runner], bench.Environments.found())
+        rows = ecosystems.measure(
+            shelf / student, runner, ecosystems.RUNNERS[runner], ecosystems.Environments.found()
+        )
         if "not_run" in rows[0]:
             pytest.skip(f"{runner}: {rows[0]['not_run']}")
         return {row["precision"]: row for row in rows}

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from typing import Any
 
-from tests.ecosystems.conftest import ROOT
-
-
-def script(name: str) -> Any:
-    sys.path.insert(0, str(ROOT / "bench"))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.pop(0)
-
+import measured_tables
+import overlap
 
 # other processors
 
@@ -32,11 +22,19 @@ def test_the_table_of_processors_has_the_worst_cosine_and_the_reasons():
         row(runner="N1", precision=None, not_run="no qemu"),
     ]
     report = {"processors": {"A72": "NEON", "N1": "dots"}, "machine": {"cpu": "EPYC"}, "rows": rows}
-    text = script("measured_tables").processors(report)
+    text = measured_tables.processors(report)
     assert "| bundle | precision | EPYC | A72 |" in text
     assert "| `nano` | int8 | 0.99752 | 0.96120 |" in text and "| bert | w8 |  | fails |" in text
     assert "A72: NEON<br>3 of 32 embeddings are below what `verify` asks of their precision<br>" in text
     assert "N1 was not run: no qemu<br>A72, bert: exit code -4" in text
 
 
-# tables
+# training texts in test sets
+
+
+def test_texts_have_words_or_thirteen_in_a_row_in_common():
+    words = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+    long = overlap.marks(words)
+    assert long & overlap.marks(words.removesuffix(" fourteen"))
+    assert not long & overlap.marks(words.removesuffix(" thirteen fourteen"))
+    assert overlap.marks("A caf\u00e9.") == overlap.marks("a CAFE!")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import ecosystems
 import numpy as np
-
-from tests.ecosystems.conftest import ecosystems
 
 GOLDEN: dict[str, Any] = {
     "vectors": [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]],
@@ -20,14 +19,14 @@ def row(**values: Any) -> dict[str, Any]:
 
 
 def test_the_worst_cosine_is_of_all_texts_and_of_whole_ones():
-    found = ecosystems().compared([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6]], GOLDEN, "fp32")
+    found = ecosystems.compared([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6]], GOLDEN, "fp32")
     assert (found["cosine_min"], found["cosine_min_whole"], found["below_threshold"], found["dims"]) == (
         0.96,
         1.0,
         1,
         2,
     )
-    same = ecosystems().compared(np.array(GOLDEN["vectors"]).tolist(), GOLDEN, "fp32")
+    same = ecosystems.compared(np.array(GOLDEN["vectors"]).tolist(), GOLDEN, "fp32")
     assert (same["cosine_min"], same["below_threshold"]) == (1.0, 0)
 
 
@@ -39,7 +38,7 @@ def test_the_table_has_a_row_for_each_precision_and_names_what_was_not_run():
         row(runner="QNN (not run)", precision=None, reason="needs a fixed shape"),
         row(runner="export/core", error="SyntaxError: x"),
     ]
-    text = ecosystems().table({"rows": rows})
+    text = ecosystems.table({"rows": rows})
     assert "| student | precision | edgedistill | export/core | optimum |" in text
     assert "| bert | fp32 | 0.99999 | fails | 0.50000 (29 of 32) |" in text
     assert "Not run: fastembed." in text and "Failed: export/core: SyntaxError: x." in text

@@ -32,11 +32,12 @@ PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamp
 LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
 BASES = {path.stem: path for path in (Path(baselines.__file__).parent / "bases").glob("*.yaml")}
 RECIPES = files.shipped("recipe") | BASES
-NAMED = {"unlabeled/questions.txt.gz", "unlabeled/wikipedia_misc.txt.gz"} | {
-    path
+FOLDERS = "unlabeled|multilingual|pairs|parallel"
+NAMED = {  # `limits` of unlabeled/*.txt.gz have no folder
+    path if "/" in path else f"unlabeled/{path}"
     for each in RECIPES.values()
     for path in re.findall(
-        r"\b(?:unlabeled|multilingual|pairs|parallel)/[\w.-]+\.gz", each.read_text(encoding="utf-8")
+        rf"\b(?:{FOLDERS})/[\w.-]+\.gz|(?<![\w./-])\w+\.txt\.gz", each.read_text(encoding="utf-8")
     )
 }
 STEPS = 4  # of a stage
@@ -58,7 +59,6 @@ SMALL = {
     "steps": STEPS,
     "batch": 8,
     "bucket": 2,
-    "similar_texts": 4,
     "max_tokens": 32,
     "every": STEPS,
     "held_out": 8,
@@ -117,8 +117,6 @@ class Tiny:
             student["layers"] = min(student["layers"], 6)
         if isinstance(student.get("layers"), list):
             student["layers"] = sorted({min(layer, 5) for layer in student["layers"]})
-        if student.get("embeddings", {}).get("file"):
-            student["embeddings"]["file"] = str(self.folder / "glove.txt")
         if (
             student.get("head", "none") == "none"
             and student.get("weights") == str(self.plain)
@@ -287,12 +285,6 @@ def _write_data(data: Path):
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     folder = tmp_path_factory.mktemp("tiny")
-    words = sorted({word for text in sentences(60) for word in text.lower().strip(".!").split()})
-    draw = np.random.default_rng(0)
-    (folder / "glove.txt").write_text(
-        "".join(f"{word} {' '.join(f'{x:.3f}' for x in draw.standard_normal(16))}\n" for word in words),
-        encoding="utf-8",
-    )
     before, at = os.environ.get("EDGEDISTILL_CACHE"), Path.cwd()
     os.environ["EDGEDISTILL_CACHE"] = str(folder / "cache")
     measure_briefly()
@@ -374,6 +366,12 @@ def test_the_same_bytes_in_another_process(tiny: Tiny):
         record("determinism", "recipes that ship, trained twice", tried=tried, wrong=len(differ))
     assert not differ
     assert tried > 20
+
+
+def test_every_file_that_a_recipe_names_has_its_source_and_licence():
+    page = (files.shipped("recipe")["nano"].parents[1] / "DATA.md").read_text(encoding="utf-8")
+    names = {re.sub(r"multilingual/\w+\.|.*/", "", path).split(".")[0] for path in NAMED}
+    assert {name for name in names if f"`{name}`" not in page} == set() != names
 
 
 def test_recipes_in_shipped_bundles_are_read():

@@ -94,7 +94,7 @@ def near(quantized: encoder.TeacherEncoder, exact: encoder.TeacherEncoder):
 @pytest.mark.parametrize("pooling", CHAINS)
 def test_every_chain_is_near_fp32(world: World, tmp_path, pooling: str):
     folder = chained(world, tmp_path / "t", pooling)
-    near(opened(folder, prompt_name="query"), opened(folder, "fp32", prompt_name="query"))
+    near(opened(folder, prompt="the cat "), opened(folder, "fp32", prompt="the cat "))
 
 
 def test_a_traced_decoder_with_rms_norm_is_near_fp32_and_pools_its_last_token(tmp_path):

@@ -12,8 +12,7 @@ from edgedistill import recipe
 from edgedistill.data import corpus
 from edgedistill.data.token_cache import TokenCache, TokenPass
 from edgedistill.session import QUIET, Session
-from edgedistill.training.inputs import batch_order
-from edgedistill.training.inputs.batch_order import BatchOrder, Groups
+from edgedistill.training.inputs.batch_order import BatchOrder
 
 SIZES = recipe.Stage.model_validate(
     {"name": "a", "objective": {"kind": "cosine"}, "batch": 10, "bucket": 10, "max_tokens": 64}
@@ -93,23 +92,3 @@ def test_negatives_of_the_batch_are_of_all_lengths(objective: dict[str, object],
     stage = recipe.Stage.model_validate({"name": "a", "objective": objective})
     assert stage.sorting_window == window
     assert recipe.Stage.model_validate({"name": "a", "objective": objective, "bucket": 7}).sorting_window == 7
-
-
-def test_similar_texts_are_in_groups_and_every_text_comes_once_a_pass(tokens: TokenCache):
-    clusters = np.random.default_rng(0).integers(0, 6, 300)
-    order = BatchOrder(SIZES, tokens, np.arange(300), 1, groups=Groups(5, clusters))
-    seen = batches_of_a_pass(order)
-    kinds = [len(set(clusters[group].tolist())) for batch in seen for group in np.split(batch, 2)]
-    assert max(kinds) <= 2 and np.mean(np.array(kinds) == 1) > 0.7
-    again = BatchOrder(SIZES, tokens, np.arange(300), 1, groups=Groups(5, clusters)).at(25)
-    assert all((a == b).all() for a, b in zip(order.at(25), again, strict=True))
-
-
-def test_clusters_are_those_of_the_target_embeddings():
-    centres = np.eye(4, 8, dtype=np.float32)
-    of = np.random.default_rng(1).integers(0, 4, 200)
-    rows = 3 * (centres[of] + 0.05 * np.random.default_rng(2).standard_normal((200, 8)).astype(np.float32))
-    found = batch_order.clusters(rows, 200, 4, seed=5)
-    assert len({(a, b) for a, b in zip(of.tolist(), found.tolist(), strict=True)}) == len(set(found.tolist()))
-    assert np.array_equal(found, batch_order.clusters(rows, 200, 4, seed=5))
-    assert len(batch_order.clusters(rows, 3, 10, seed=5)) == 3

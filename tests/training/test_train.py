@@ -18,7 +18,7 @@ from edgedistill.files import sha256_file
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import checkpoint, train
-from edgedistill.training.initial_student import initial_weights, student_tokenizer
+from edgedistill.training.initial_student import student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.load_models import Models
 from edgedistill.training.stage_in_progress import StageInProgress
@@ -372,27 +372,6 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path):
     assert len(one.tokenizer()) < len(other.tokenizer())
     assert other.parameters["embedding"] - info["parameters"]["embedding"] == 32 * (
         len(other.tokenizer()) - len(one.tokenizer())
-    )
-
-
-def test_glove_rows_are_the_files(world: World, tmp_path):
-    (world.data / "glove.txt").write_text("cat 1 2 3 4\ndog -1 -2 -3 -4\nzebra 9 9 9 9\n", encoding="utf-8")
-    student = {
-        "kind": "bilstm",
-        "width": 4,
-        "hidden": 4,
-        "embeddings": {"from": "glove", "file": "glove.txt"},
-        "head": "linear",
-    }
-    spec = world.spec(student=student)
-    from edgedistill.teacher import encoder
-
-    loaded = encoder.TeacherEncoder(spec.teacher)
-    module = initial_weights.build(spec, Models(loaded), loaded.tokenizer, Session(data=world.data)).module
-    known = loaded.tokenizer.get_vocab()
-    rows = module.embedding.weight[[known["cat"], known["dog"]]]
-    assert torch.allclose(
-        torch.nn.functional.normalize(rows[0], dim=0), -torch.nn.functional.normalize(rows[1], dim=0)
     )
 
 

@@ -187,8 +187,8 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path):
 def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, tmp_path, monkeypatch):
     terms = [
         {"weight": 1.0, "objective": COSINE},
-        {"weight": 0.2, "objective": {"kind": "listwise", "positive": False, "similar_texts": 4}},
-        {"weight": 0.2, "objective": {"kind": "info_nce", "similar_texts": 4}},
+        {"weight": 0.2, "objective": {"kind": "listwise", "positive": False}},
+        {"weight": 0.2, "objective": {"kind": "info_nce"}},
     ]
     tuples = {"queries": {}, "negatives": {"count": 2}}
     search = stage({"kind": "sum", "terms": terms}, tuples, steps=30, bucket=4, learning_rate=5e-3)

@@ -55,7 +55,7 @@ def of_recipe(manifest: Measures, file: str, data: Path | None) -> dict[str, Cla
     """
     option = "--suite task"
     known = manifest["labels"]
-    spec = recipe.parse(manifest["recipe"], "manifest.json: recipe").finetuning
+    spec = recipe.parse(manifest["recipe"], "manifest.json: recipe", recorded=True).finetuning
     if spec is None or (spec.rows.test is None and not file):
         raise UserError(f"{option}: the bundle's recipe names no test split; give a table with {option}:FILE")
     task = spec.rows

@@ -31,7 +31,7 @@ from edgedistill.teacher.targets import EmbeddingRows, ridge
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 # What the embeddings of a teacher depend on.
-SAME_SPACE = {"model", "embeddings", "revision", "pooling", "prompt", "prompt_name"}
+SAME_SPACE = {"model", "embeddings", "revision", "pooling", "prompt"}
 SAMPLE = 10_000  # texts, some forty for each dimension of a student that is 256 wide
 # of them: the regularization is chosen, and the cosine measured, on texts that the head was not fitted on
 SET_ASIDE = 0.1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,11 +129,6 @@ def _token_embeddings(
     table_spec = spec.built.embeddings
     if table_spec.source == "random":
         return None
-    if source is None and table_spec.source == "glove":
-        file = (session.data or Path()) / str(table_spec.file)
-        width = getattr(spec.student, "width", 0)
-        rows = initial_embeddings.from_glove(tokenizer, file, width, spec.seed)
-        return rows if fitted else None
     start: Any = source or with_weights(models.teacher, "student.embeddings")
     if not fitted:
         return None

@@ -24,7 +24,6 @@ from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.teacher.tuple_scores import Embedded, ScoredTuples
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.inputs import batch_order
 from edgedistill.training.load_models import Models
 from edgedistill.training.stages import NumberedStage
 
@@ -33,14 +32,12 @@ from edgedistill.training.stages import NumberedStage
 class StageTargets:
     """What the rows of a stage are compared with; what its objective does not read is left out.
 
-    `embeddings` are those that each column is to match, and the column whose texts they are of. `similar_by`
-    are those of the documents by which similar tuples are found. `labels` (n,) and the `logits` (n, C) of a
-    classifier are those of all rows.
+    `embeddings` are those that each column is to match, and the column whose texts they are of. `labels` (n,)
+    and the `logits` (n, C) of a classifier are those of all rows.
     """
 
     embeddings: Sequence[tuple[EmbeddingRows, int]] = ()
     scored: ScoredTuples | None = None
-    similar_by: EmbeddingRows | None = None
     labels: ndarray | None = None
     logits: ndarray | None = None
 
@@ -57,16 +54,6 @@ class StageTargets:
         labels = None if self.labels is None else self.labels[rows]
         logits = None if self.logits is None else self.logits[rows]
         return Targets(embeddings, labels=labels, logits=logits)
-
-    def similar(self, stage: Stage, seed: int) -> batch_order.Groups | None:
-        """Groups of tuples whose positives are similar, those of one document side by side; None where they
-        are drawn at random."""
-        if self.similar_by is None or self.scored is None:
-            return None
-        positives = self.scored.index[:, 1]
-        documents = int(positives.max()) + 1
-        groups = batch_order.similar_texts(stage, self.similar_by, documents, seed)
-        return groups._replace(clusters=groups.clusters[positives] * documents + positives)
 
 
 class Side(NamedTuple):
@@ -135,10 +122,8 @@ def embedded(spec: Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterator[Side
         yield from sides
         yield from (side._replace(scorer=at) for at in spec.beside for side in sides)
         if rows.ranked:
-            both = needs_cosines(stage, spec.rows_of(stage))
-            yield from (
-                Side(rows, side) for side in (0, 1) if both or (side == 1 and stage.group is not None)
-            )
+            both = (0, 1) if needs_cosines(stage, spec.rows_of(stage)) else ()
+            yield from (Side(rows, side) for side in both)
             yield from (Side(rows, side, scorer=at) for at in spec.scorers(number) for side in (0, 1))
 
 
@@ -214,8 +199,7 @@ class TargetReader:
         scored = tuple_scores.build(
             described, rows, teachers, spec.reads_scores, self.session, place, self.spec.seed
         )
-        similar_by = self._open(Side(rows, 1)) if spec.group is not None else None
-        return StageTargets(embeddings, scored, similar_by)
+        return StageTargets(embeddings, scored)
 
 
 def check_tokenizers(spec: Recipe, models: Models, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -1,0 +1,74 @@
+"""What the texts that shipped students were trained on have in common with test sets: equal texts, whatever
+their case, accents and punctuation, and documents that share 13 words in a row with a training text. Files
+count as a whole, also where a recipe samples them.
+
+python bench/overlap.py DATA
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from edgedistill import files, recipe
+from edgedistill.data import deduplicate, input_file
+from edgedistill.evaluation import scoring
+from edgedistill.evaluation.suites import retrieval, suite_files
+
+SUITES = ("search-test", "search-languages", "sts7", "sts17", "xsts", "bitext")
+WORDS = 13
+
+
+def files_read(student: str) -> set[str]:
+    """The files of texts that the recipes of a shipped student name."""
+    manifest = files.read_json(files.shipped("bundle")[student])
+    names = [manifest["recipe"]["name"], *(each["recipe"] for each in manifest["run"].get("earlier", []))]
+    specs = [recipe.read(files.shipped("recipe")[name]) for name in names]
+    rows = [rows for spec in specs for rows in (spec.rows, *(stage.rows for stage in spec.stages)) if rows]
+    return {name for each in rows for name in each.files}
+
+
+def marks(text: str) -> set[int]:
+    """Numbers that equal texts have in common, and texts that share 13 words."""
+    words = re.findall(r"\w+", text.lower())
+    spans = (words[at : at + WORDS] for at in range(len(words) - WORDS + 1))
+    return {deduplicate.key(text), *(hash(" ".join(span)) for span in spans)}
+
+
+def tested(data: Path) -> dict[tuple[str, str, str], list[set[int]]]:
+    """The marks of every text of the test sets, by suite, task and kind of text."""
+    found = dict[tuple[str, str, str], list[set[int]]]()
+    for suite in SUITES:
+        for task, of in scoring.suite(suite, data).tasks.items():
+            kind = "sentences"
+            if isinstance(of, retrieval.Collection):
+                kind, rows = "queries", suite_files.records(of.corpus)
+                found[suite, task, "documents"] = [
+                    marks(text) | marks(f"{title} {text}") for _, title, text in rows
+                ]
+            found[suite, task, kind] = [{deduplicate.key(text)} for text in dict.fromkeys(of.texts)]
+    return found
+
+
+def main(data: Path) -> None:
+    tests = tested(data)
+    wanted, common = set().union(*(texts for each in tests.values() for texts in each)), dict[str, set[int]]()
+    report: dict[str, Any] = {"schema": 1, "bench": "overlap", "files": {}, "found": []}
+    report["made_at"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for student in files.shipped("bundle"):
+        report["files"][student] = sorted(files_read(student))
+        for name in set(report["files"][student]) - set(common):
+            cells = (cell for _, line in input_file.lines(data / name) for cell in line.split("\t"))
+            common[name] = {mark for cell in cells for mark in marks(cell) & wanted}
+        shared = set().union(*(common[name] for name in report["files"][student]))
+        for (suite, task, kind), texts in tests.items():
+            row = {"student": student, "suite": suite, "task": task, "kind": kind, "texts": len(texts)}
+            report["found"].append({**row, "common": sum(not each.isdisjoint(shared) for each in texts)})
+    files.write_json(Path(__file__).parent / "reports/overlap.json", report)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
