@@ -142,33 +142,31 @@ def core_files() -> str:
     return measured_tables.lines(["student", "`student.bin`, MB"], rows, 1, [])
 
 
-def headline(peers: dict[str, Any]) -> str:
-    """What `nano` is beside its teacher in sentence-transformers, in one paragraph."""
+def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
+    """What `nano` is beside its teacher, in int8 and as sentence-transformers runs it, in one paragraph."""
     rows = {row["name"]: row for row in peers["rows"]}
     nano, int8, theirs = rows["nano"], rows[TEACHER], rows[PLAIN_TEACHER]
     smaller, faster = theirs["size_bytes"] / nano["size_bytes"], nano["time"]["times_as_fast"]["single"]
     beside = int8["size_bytes"] / nano["size_bytes"], int8["time"]["p50_ms"] / nano["time"]["p50_ms"]
     sts = [100 * row["quality"]["sts7"] for row in (nano, theirs)]
     page = files.read_json(REPORTS / "page-speed.json")["page"]
-    return (
-        f"The student `nano`, in int8, is **{smaller:.0f} times smaller and {faster:.0f} times faster** than "
-        "its teacher all-MiniLM-L6-v2 in sentence-transformers (float32, one CPU thread). With both in int8 "
-        f"it is {beside[0]:.0f} times smaller and {beside[1]:.0f} times faster. Its mean score on seven STS "
-        f"test sets is {sts[0]:.1f}, the teacher's {sts[1]:.1f}. In search it finds [less](#the-students). "
-        f"A web page that searches with `nano` has {page['bytes'] / 1e6:.1f} MB in all. The numbers "
-        "come from [one run](bench/peers/README.md).\n"
-    )
-
-
-def keywords(searches: dict[str, Any]) -> str:
-    """What BM25, the teacher and `nano` with BM25 find, in three sentences."""
     own = measured_tables.own_documents(searches)
-    joined = own["nano"][f"{SEARCH} + BM25"]
-    teacher = [100 * own["teacher"][suite]["average"] for suite in (SEARCH, f"{SEARCH} + BM25")]
+    joined = f"{SEARCH} + BM25"
+    nano_found, found = (
+        [f"{100 * own[name][suite]['average']:.1f}" for suite in (SEARCH, joined)]
+        for name in ("nano", "teacher")
+    )
+    words = f"{100 * own['nano'][joined]['bm25']:.1f}"
     return (
-        f"On these collections keyword search (BM25) alone scores {100 * joined['bm25']:.1f}. `nano` with "
-        f"BM25, as `edgedistill search` ranks, scores **{100 * joined['average']:.1f}**. The teacher scores "
-        f"{teacher[0]:.1f} by cosine and {teacher[1]:.1f} with BM25.\n"
+        "The student `nano` beside its teacher all-MiniLM-L6-v2, on one CPU thread: "
+        f"**{beside[0]:.0f} times smaller and {beside[1]:.0f} times faster, both in int8**; "
+        f"**{smaller:.0f} times smaller and {faster:.0f} times faster** than the teacher in float32, as "
+        f"sentence-transformers runs it. Its mean score on seven STS test sets is {sts[0]:.1f}, the "
+        f"teacher's {sts[1]:.1f} ([one run](bench/peers/README.md)). In search, `nano` alone finds less "
+        f"({nano_found[0]}) than its teacher ({found[0]}) and than keyword search (BM25, {words}). So "
+        f"`edgedistill search` ranks by both: {nano_found[1]}; the teacher with BM25 has {found[1]} "
+        f"([measured](#the-students)). A web page that searches with `nano` has "
+        f"{page['bytes'] / 1e6:.1f} MB in all.\n"
     )
 
 
@@ -178,11 +176,12 @@ def gains(found: dict[str, Any], fits: list[dict[str, Any]]) -> str:
     lines = list[str]()
     for collection, runs in found["adapted"].items():
         before, teacher = (found[who][collection] for who in ("unadapted", "teacher"))
-        ways = {"all": "documents", "pairs": "queries too"}
-        scores = [f"{_percent(runs[way]['scores'])} ({title})" for way, title in ways.items() if way in runs]
+        ways = {"all": "with the documents alone", "pairs": "with training queries and their answers too"}
+        scores = [f"{_percent(runs[way]['scores'])} {title}" for way, title in ways.items() if way in runs]
         lines.append(
-            f"* {COLLECTIONS[collection]}: nDCG@10 rises from {_percent(before)} to {', '.join(scores)}. The "
-            f"teacher scores {_percent(teacher)}. STS falls from {100 * before['sts7']:.1f} to "
+            f"* `adapt` on {COLLECTIONS[collection]}: nDCG@10 of test queries that it never saw rises from "
+            f"{_percent(before)} to {', '.join(scores)}. The teacher scores "
+            f"{_percent(teacher)}. STS falls from {100 * before['sts7']:.1f} to "
             f"{100 * min(run['scores']['sts7'] for run in runs.values()):.1f}."
         )
     lines += map(_fit_in_a_line, fits)
@@ -196,8 +195,8 @@ def _fit_in_a_line(fit: dict[str, Any]) -> str:
     )
     teacher, budget = fit["recipe"]["teacher"]["model"], f"{fit['budget']['max_mb']:g} MB"
     return (
-        "* `edgedistill fit` searches for the best student of any teacher within a size and a latency. In "
-        f"{fit['minutes']:g} minutes it found one of at most {budget} for {teacher}, with STS "
+        f"* `fit` for {teacher}: in {fit['minutes']:g} minutes it found a student of at most {budget}, with "
+        "STS "
         f"{sts['winner']} and search {search['winner']}. The teacher has {sts['teacher']} and "
         f"{search['teacher']}, `nano` {sts['nano']} and {search['nano']}."
     )
@@ -212,10 +211,9 @@ def generated() -> dict[str, tuple[Path, str]]:
     peers, searches, adaptations = (files.read_json(path) for path in (PEERS, SEARCHES, ADAPTED))
     fits = [files.read_json(path) for path in FITS]
     texts = {
-        "headline": (README, headline(peers)),
+        "headline": (README, headline(peers, searches)),
         "students": (README, students(peers, shipped(), searches)),
         "core-files": (EXPORT / "core" / "README.md", core_files()),
-        "keywords": (README, keywords(searches)),
         "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
         "bench-example": (ROOT / "bench" / "README.md", bench_example()),
@@ -322,13 +320,16 @@ def verdicts(pages: Path) -> str:
 
 
 def scores(sources: list[Path], searches: dict[str, Any]) -> str:
-    """What each shipped student scores on each suite, for `edgedistill.shipped()`."""
+    """What each shipped student scores on each suite, and its time, for `edgedistill.shipped()`."""
     names, own = files.shipped("bundle"), measured_tables.own_documents(searches)
     found = {
         row["bundle"]["name"]: {
-            name: round(each["average"], 5)
-            for name, each in {**row["quality"], **own[row["bundle"]["name"]]}.items()
-            if not name.endswith("BM25")
+            "scores": {
+                name: round(each["average"], 5)
+                for name, each in {**row["quality"], **own[row["bundle"]["name"]]}.items()
+                if not name.endswith("BM25")
+            },
+            "p50_ms": round(row["single"]["p50_ms"], 3),
         }
         for row in report_files.merged([each for source in sources for each in report_files.read(source)])
         if row["bundle"]["name"] in names

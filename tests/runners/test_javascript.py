@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import tomllib
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,16 @@ from safetensors.torch import save_file
 
 from edgedistill import device, files, run
 from edgedistill.errors import UserError
-from edgedistill.evaluation import bench, scoring, speed
+from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer, pair_bundle
 from edgedistill.export.model_source import Source
 from edgedistill.runtime.bundle import load
 from edgedistill.runtime.compact import compact
 from edgedistill.runtime.manifest import digest
-from edgedistill.session import Session
 from edgedistill.students.classifier import Classifier
 from tests.conftest import sentences
 from tests.export.test_export import make_run
+from tests.runners.measuring import measured
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CORE = ROOT / "export" / "core"
@@ -154,11 +153,7 @@ def test_a_classifier_as_in_python(classifier: Path, tmp_path):
 
 @pytest.mark.parametrize("name", ["asked", "classifier"])
 def test_bench_compares_queries_or_logits(name: str, request):
-    target = bench.targets(str(request.getfixturevalue(name)))[0]
-    target = replace(target, runner=speed.Runner.named("node"))
-    plan = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
-    [target.speed] = speed.measure([target], TEXTS, Session(threads=1), plan)
-    bench._check_embeddings(target, TEXTS, Session(threads=1))
+    target = measured(str(request.getfixturevalue(name)), "node", TEXTS)
     assert target.speed["runner"]["cosine_min"] > 0.9999
 
 
@@ -273,7 +268,7 @@ def test_the_package_in_an_empty_project(asked: Path, tmp_path):
     assert "dependencies" not in package
     new = tmp_path / "new"
 
-    def run(*command: str) -> str:
+    def run(*command):
         done = subprocess.run(command, cwd=new, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout

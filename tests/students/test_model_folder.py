@@ -423,8 +423,7 @@ REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
         "2_Dense",
     ),
     "Dense of another width": (all_of(DENSE, dense(64, 4)), "2_Dense"),
-    "Dense: use_residual": (all_of(DENSE, dense(32, 4, use_residual=True)), "use_residual"),
-    "Dense: module_input_name": (all_of(DENSE, dense(32, 4, module_input_name="x")), "module_input_name"),
+    "Dense: a key of tomorrow": (all_of(DENSE, dense(32, 4, use_residual=True)), "use_residual"),
     "Dense: another activation": (all_of(DENSE, dense(32, 4, activation_function="os.system")), "os.system"),
     **{
         path: (path_of_pooling(path), "module 1 has a path outside the model's folder")
