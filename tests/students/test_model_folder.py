@@ -416,7 +416,7 @@ REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
     "a Dense of another library": (chain("Transformer", "pylate.models.Dense.Dense"), "pylate.models"),
     "code of its own": (chain("custom_st.Transformer", "Pooling"), "custom_st.Transformer"),
     "LayerNorm": (chain("Transformer", "Pooling", "LayerNorm"), "LayerNorm"),
-    **{kind: (chain(kind, "Pooling"), kind) for kind in ("StaticEmbedding", "Router", "BoW")},
+    **{kind: (chain(kind, "Pooling"), kind) for kind in ("StaticEmbedding", "Router")},
     "no Pooling folder": (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling/config.json"),
     "Dense without weights": (
         all_of(DENSE, write("2_Dense/config.json", {"in_features": 32, "out_features": 4})),
