@@ -4,6 +4,7 @@ the package."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tomllib
@@ -265,17 +266,20 @@ def test_the_package_in_an_empty_project(asked: Path, tmp_path):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (package["name"], package["version"]) == (project["name"], project["version"])
     assert "dependencies" not in package
-    folder = written(asked, tmp_path / "out").parent
+    new = tmp_path / "new"
 
-    def npm(*arguments: str):
-        done = subprocess.run(["npm", *arguments], cwd=tmp_path / "new", capture_output=True, text=True)
+    def run(*command):
+        done = subprocess.run(command, cwd=new, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+        return done.stdout
 
-    (tmp_path / "new").mkdir()
-    files.write_json(tmp_path / "new" / "package.json", {"type": "module"})
-    npm("pack", str(folder))
-    npm("install", "--offline", "--no-audit", "--no-fund", str(next((tmp_path / "new").glob("*.tgz"))))
-    installed = tmp_path / "new" / "node_modules" / "edgedistill"
+    new.mkdir()
+    files.write_json(new / "package.json", {"type": "module"})
+    run("npm", "pack", str(written(asked, tmp_path / "out").parent))
+    run("npm", "install", "--offline", str(next(new.glob("*.tgz"))))
+    installed = new / "node_modules/edgedistill"
+    links = re.findall(r"\]\(([^#)]+)\)", (installed / "README.md").read_text())
+    assert links and all((installed / link).exists() for link in links)
     assert {path.name for path in installed.iterdir()} == {*package["files"], "package.json", "README.md"}
     script = """
 import { Student, similarity } from "edgedistill";
@@ -284,9 +288,8 @@ const student = await Student.open();
 const [a, b] = ["a cat", "a cat"].map((text) => student.embed(text));
 console.log(similarity(a, b) > 0.999, new BM25(["a cat"]).shares("cat").length);
 """
-    (tmp_path / "new" / "app.js").write_text(script)
-    done = subprocess.run(["node", "app.js"], cwd=tmp_path / "new", capture_output=True, text=True)
-    assert done.stdout == "true 1\n", done.stderr
+    (new / "app.js").write_text(script)
+    assert run("node", "app.js") == "true 1\n"
 
 
 def test_a_page_keeps_its_students(asked: Path, tmp_path):
