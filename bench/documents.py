@@ -124,7 +124,7 @@ def bench_example() -> str:
     os.environ["COLUMNS"] = "80"
     reports = report_files.read(REPORTS / "runners.json")
     shown = tables.terminal([each for each in reports if each["runner"]["name"] == "python"])
-    return f"\n```text\n{shown.strip()}\n```\n\n"
+    return f"\n```text\n{shown.strip(chr(10))}\n```\n\n"
 
 
 def page_bytes(student: str) -> int:

@@ -156,8 +156,7 @@ def overlap(report: Report) -> str:
         if any(each["common"] for each in of)
     ]
     tested = sum(of[0]["texts"] for of in found.values())
-    suites = ", ".join(f"`{suite}`" for suite in dict.fromkeys(suite for suite, _, _ in found))
-    notes = [f"of {tested:,} texts of {suites}", report["made_at"][:10]]
+    notes = [f"compared with {tested:,} texts of the test sets", report["made_at"][:10]]
     heads = ["suite", "test set", "texts", "how many", *(f"seen by `{name}`" for name in students)]
     return lines(heads, rows, 3, [" · ".join(notes)])
 

@@ -7,8 +7,8 @@ python bench/overlap.py DATA
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -71,4 +71,6 @@ def main(data: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path, help="the folder of training texts and test sets")
+    main(parser.parse_args().data)
