@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +29,19 @@ from edgedistill.runtime.bundle_location import SCORED, SCORES, SEARCH, shipped
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
+RESULTS = ROOT / "bench" / "RESULTS.md"
 TABLES = {  # name of the table -> (the document with its markers, its reports)
-    "flagships": (ROOT / "bench" / "RESULTS.md", [REPORTS / "flagship.json"]),
-    "shipped": (ROOT / "bench" / "RESULTS.md", [REPORTS / "shipped.json"]),
-    "flagship-256": (
-        ROOT / "bench" / "RESULTS.md",
-        [REPORTS / "flagship-256.json", REPORTS / "small-256.json"],
-    ),
-    "results": (ROOT / "bench" / "RESULTS.md", [REPORTS / "english.json"]),
-    "gpu": (ROOT / "bench" / "RESULTS.md", [REPORTS / "gpu.json"]),
-    "languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "languages.json"]),
-    "sra": (ROOT / "bench" / "RESULTS.md", [REPORTS / "sra.json"]),
-    "shipped-languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "shipped-languages.json"]),
+    name: (RESULTS, [REPORTS / f"{report}.json" for report in reports])
+    for name, reports in {
+        "flagships": ["flagship"],
+        "shipped": ["shipped"],
+        "flagship-256": ["flagship-256", "small-256"],
+        "results": ["english"],
+        "gpu": ["gpu"],
+        "languages": ["languages"],
+        "sra": ["sra"],
+        "shipped-languages": ["shipped-languages"],
+    }.items()
 }
 PLOTS = ROOT / "bench" / "plots"
 STUDENTS, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"  # of the plot in bench/RESULTS.md
@@ -59,7 +59,13 @@ BESIDE = (
 )
 
 RECIPES = ROOT / "recipes"
-SECURITY, FAULTS = ROOT / "SECURITY.md", REPORTS / "faults.json"  # of tests/faults
+EXPORT = ROOT / "export"
+ELSEWHERE = {  # document -> what makes its table from the report of the table's name
+    ROOT / "bench" / "FAULTS.md": {"faults": measured_tables.faults},
+    EXPORT / "README.md": {"precisions": measured_tables.precisions},
+    EXPORT / "PRECISIONS.md": {"embedding-bytes": measured_tables.embedding_bytes},
+    EXPORT / "web" / "README.md": {"page-speed": measured_tables.page},
+}
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
 SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
@@ -75,7 +81,7 @@ PAPERS = {
     "multi-stage": "multi-stage",
 }
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
-RESULTS, FITS = ROOT / "bench" / "RESULTS.md", [REPORTS / "fit-mpnet-12mb.json"]  # of bench/fit_comparison.py
+FITS = [REPORTS / "fit-mpnet-12mb.json"]  # of bench/fit_comparison.py
 
 
 def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dict[str, Any]) -> str:
@@ -127,48 +133,40 @@ def bench_example() -> str:
     return f"\n```text\n{shown.strip(chr(10))}\n```\n\n"
 
 
-def page_bytes(student: str) -> int:
-    """The bytes of all files of a page with a student, as `export --web` writes it."""
-    with tempfile.TemporaryDirectory() as folder:
-        device.write_page(student, Path(folder) / "site", lambda line: None)
-        return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-
-
 def core_files() -> str:
     """The size of the core's file of each shipped student, as `export --core` writes it."""
-    lines = [
-        f"| `{name}` | {len(device.content(edgedistill.load(name))) / 1e6:.1f} |"
+    rows = [
+        [f"`{name}`", f"{len(device.content(edgedistill.load(name))) / 1e6:.1f}"]
         for name in files.shipped("bundle")
     ]
-    return "\n".join(["| student | `student.bin`, MB |", "| --- | ---: |", *lines, ""])
+    return measured_tables.lines(["student", "`student.bin`, MB"], rows, 1, [])
 
 
-def headline(peers: dict[str, Any]) -> str:
-    """What `nano` is beside its teacher in sentence-transformers, in one paragraph."""
+def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
+    """What `nano` is beside its teacher, in int8 and as sentence-transformers runs it, in one paragraph."""
     rows = {row["name"]: row for row in peers["rows"]}
     nano, int8, theirs = rows["nano"], rows[TEACHER], rows[PLAIN_TEACHER]
     smaller, faster = theirs["size_bytes"] / nano["size_bytes"], nano["time"]["times_as_fast"]["single"]
     beside = int8["size_bytes"] / nano["size_bytes"], int8["time"]["p50_ms"] / nano["time"]["p50_ms"]
     sts = [100 * row["quality"]["sts7"] for row in (nano, theirs)]
-    return (
-        f"The student `nano`, in int8, is **{smaller:.0f} times smaller and {faster:.0f} times faster** than "
-        "its teacher all-MiniLM-L6-v2 in sentence-transformers (float32, one CPU thread). With both in int8 "
-        f"it is {beside[0]:.0f} times smaller and {beside[1]:.0f} times faster. Its mean score on seven STS "
-        f"test sets is {sts[0]:.1f}, the teacher's {sts[1]:.1f}. In search it finds [less](#the-students). "
-        f"A web page that searches with `nano` has {page_bytes('nano') / 1e6:.1f} MB in all. The numbers "
-        "come from [one run](bench/peers/README.md).\n"
-    )
-
-
-def keywords(searches: dict[str, Any]) -> str:
-    """What BM25, the teacher and `nano` with BM25 find, in three sentences."""
+    page = files.read_json(REPORTS / "page-speed.json")["page"]
     own = measured_tables.own_documents(searches)
-    joined = own["nano"][f"{SEARCH} + BM25"]
-    teacher = [100 * own["teacher"][suite]["average"] for suite in (SEARCH, f"{SEARCH} + BM25")]
+    joined = f"{SEARCH} + BM25"
+    nano_found, found = (
+        [f"{100 * own[name][suite]['average']:.1f}" for suite in (SEARCH, joined)]
+        for name in ("nano", "teacher")
+    )
+    words = f"{100 * own['nano'][joined]['bm25']:.1f}"
     return (
-        f"On these collections keyword search (BM25) alone scores {100 * joined['bm25']:.1f}. `nano` with "
-        f"BM25, as `edgedistill search` ranks, scores **{100 * joined['average']:.1f}**. The teacher scores "
-        f"{teacher[0]:.1f} by cosine and {teacher[1]:.1f} with BM25.\n"
+        "The student `nano` beside its teacher all-MiniLM-L6-v2, on one CPU thread: "
+        f"**{beside[0]:.0f} times smaller and {beside[1]:.0f} times faster, both in int8**; "
+        f"**{smaller:.0f} times smaller and {faster:.0f} times faster** than the teacher in float32, as "
+        f"sentence-transformers runs it. Its mean score on seven STS test sets is {sts[0]:.1f}, the "
+        f"teacher's {sts[1]:.1f} ([one run](bench/peers/README.md)). In search, `nano` alone finds less "
+        f"({nano_found[0]}) than its teacher ({found[0]}) and than keyword search (BM25, {words}). So "
+        f"`edgedistill search` ranks by both: {nano_found[1]}; the teacher with BM25 has {found[1]} "
+        f"([measured](#the-students)). A web page that searches with `nano` has "
+        f"{page['bytes'] / 1e6:.1f} MB in all.\n"
     )
 
 
@@ -178,11 +176,12 @@ def gains(found: dict[str, Any], fits: list[dict[str, Any]]) -> str:
     lines = list[str]()
     for collection, runs in found["adapted"].items():
         before, teacher = (found[who][collection] for who in ("unadapted", "teacher"))
-        ways = {"all": "documents", "pairs": "queries too"}
-        scores = [f"{_percent(runs[way]['scores'])} ({title})" for way, title in ways.items() if way in runs]
+        ways = {"all": "with the documents alone", "pairs": "with training queries and their answers too"}
+        scores = [f"{_percent(runs[way]['scores'])} {title}" for way, title in ways.items() if way in runs]
         lines.append(
-            f"* {COLLECTIONS[collection]}: nDCG@10 rises from {_percent(before)} to {', '.join(scores)}. The "
-            f"teacher scores {_percent(teacher)}. STS falls from {100 * before['sts7']:.1f} to "
+            f"* `adapt` on {COLLECTIONS[collection]}: nDCG@10 of test queries that it never saw rises from "
+            f"{_percent(before)} to {', '.join(scores)}. The teacher scores "
+            f"{_percent(teacher)}. STS falls from {100 * before['sts7']:.1f} to "
             f"{100 * min(run['scores']['sts7'] for run in runs.values()):.1f}."
         )
     lines += map(_fit_in_a_line, fits)
@@ -196,8 +195,8 @@ def _fit_in_a_line(fit: dict[str, Any]) -> str:
     )
     teacher, budget = fit["recipe"]["teacher"]["model"], f"{fit['budget']['max_mb']:g} MB"
     return (
-        "* `edgedistill fit` searches for the best student of any teacher within a size and a latency. In "
-        f"{fit['minutes']:g} minutes it found one of at most {budget} for {teacher}, with STS "
+        f"* `fit` for {teacher}: in {fit['minutes']:g} minutes it found a student of at most {budget}, with "
+        "STS "
         f"{sts['winner']} and search {search['winner']}. The teacher has {sts['teacher']} and "
         f"{search['teacher']}, `nano` {sts['nano']} and {search['nano']}."
     )
@@ -212,10 +211,9 @@ def generated() -> dict[str, tuple[Path, str]]:
     peers, searches, adaptations = (files.read_json(path) for path in (PEERS, SEARCHES, ADAPTED))
     fits = [files.read_json(path) for path in FITS]
     texts = {
-        "headline": (README, headline(peers)),
+        "headline": (README, headline(peers, searches)),
         "students": (README, students(peers, shipped(), searches)),
-        "core-files": (ROOT / "export" / "core" / "README.md", core_files()),
-        "keywords": (README, keywords(searches)),
+        "core-files": (EXPORT / "core" / "README.md", core_files()),
         "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
         "bench-example": (ROOT / "bench" / "README.md", bench_example()),
@@ -223,13 +221,11 @@ def generated() -> dict[str, tuple[Path, str]]:
         "fitted": (RESULTS, fitted(fits)),
         "verdicts": (PAGES / "README.md", verdicts(PAGES)),
         "peers": (PEERS_PAGE, peer_table.table(peers)),
-        "faults": (SECURITY, measured_tables.faults(files.read_json(FAULTS))),
         "scale": (RECIPES / "SCALE.md", scaled(files.read_json(REPORTS / "scale.json"), teacher_rates())),
-        "embedding-bytes": (
-            ROOT / "export" / "PRECISIONS.md",
-            measured_tables.embedding_bytes(files.read_json(REPORTS / "embedding-bytes.json")),
-        ),
     }
+    for document, made in ELSEWHERE.items():
+        for name, make in made.items():
+            texts[name] = document, make(files.read_json(REPORTS / f"{name}.json"))
     return texts | {name: (RESULTS, table) for name, table in measured().items()}
 
 
@@ -240,7 +236,7 @@ def searched(found: dict[str, Any]) -> str:
     """The table of who embeds queries and documents: nDCG@10, and its share of what the teacher finds by
     cosine alone."""
     best = measured_tables.own_documents(found)["teacher"][SEARCH]["average"]
-    lines = ["| queries by | documents by | nDCG@10 | with BM25 |", "| --- | --- | ---: | ---: |"]
+    shown = list[list[str]]()
     names = ("nano", "micro", "teacher")
     rows = [each for name in names for each in found["rows"] if each["bundle"]["name"] == name]
     for each in rows:
@@ -248,9 +244,10 @@ def searched(found: dict[str, Any]) -> str:
         queries = f"`{name}`" if name in SHIPPED else "the teacher"
         documents = "itself" if each["documents"] == name else DOCUMENTS_BY[each["documents"]]
         scores = (each["quality"][suite]["average"] for suite in (SEARCH, f"{SEARCH} + BM25"))
-        lines.append(f"| {queries} | {documents} | {' | '.join(_shared(score, best) for score in scores)} |")
+        shown.append([queries, documents, *(_shared(score, best) for score in scores)])
     alone = _shared(rows[0]["quality"][f"{SEARCH} + BM25"]["bm25"], best)
-    return "\n".join([*lines, f"| *BM25 alone* | | | {alone} |", ""])
+    heads = ["queries by", "documents by", "nDCG@10", "with BM25"]
+    return measured_tables.lines(heads, [*shown, ["*BM25 alone*", "", "", alone]], 2, [])
 
 
 def _shared(score: float, best: float) -> str:
@@ -261,10 +258,7 @@ def _shared(score: float, best: float) -> str:
 def adapted(found: dict[str, Any]) -> str:
     """The table of adaptations: nDCG@10 of a collection for each number of its documents, and what the
     student kept of STS."""
-    name, lines, without = found["student"], list[str](), list[str]()
-    titles = ["collection", f"`{name}` learned", "minutes", "nDCG@10", "with BM25", "STS"]
-    head = f"| {' | '.join(titles)} |"
-    lines += [head, "| --- | --- " + "| ---: " * 4 + "|"]
+    shown, without = list[list[str]](), list[str]()
     for collection, runs in found["adapted"].items():
         teacher, before = (found[who][collection] for who in ("teacher", "unadapted"))
         title = COLLECTIONS[collection]
@@ -276,16 +270,15 @@ def adapted(found: dict[str, Any]) -> str:
         rows.append(("*its teacher*", "", teacher))
         for learned, minutes, scores in rows:
             cells = [_shared(scores[each], teacher["ndcg10"]) for each in ("ndcg10", "with_bm25")]
-            lines.append(
-                f"| {title} | {learned} | {minutes} | {' | '.join(cells)} | {100 * scores['sts7']:.1f} |"
-            )
+            shown.append([title, learned, minutes, *cells, f"{100 * scores['sts7']:.1f}"])
         without.append(f"{title} {_shared(teacher['bm25'], teacher['ndcg10'])}")
     machine, runs = found["machine"], [each for runs in found["adapted"].values() for each in runs.values()]
     processors = " or ".join(
         dict.fromkeys([machine["cpu"], *(each["cpu"] for each in runs if "cpu" in each)])
     )
     below = f"BM25 alone: {', '.join(without)} · {processors} · {machine['cores']} cores"
-    return "\n".join([*lines, "", f"<sub>{below}</sub>", ""])
+    heads = ["collection", f"`{found['student']}` learned", "minutes", "nDCG@10", "with BM25", "STS"]
+    return measured_tables.lines(heads, shown, 2, [below])
 
 
 def fitted(reports: list[dict[str, Any]]) -> str:
@@ -314,34 +307,29 @@ def fitted(reports: list[dict[str, Any]]) -> str:
 
 def verdicts(pages: Path) -> str:
     """The table of the papers' claims: how many of each verdict, as the pages count them."""
-    lines, seen = [], set[str]()
+    rows, seen = list[tuple[str, dict[str, str]]](), set[str]()
     for name, title in PAPERS.items():
         text = (pages / f"{name}.md").read_text(encoding="utf-8")
-        for of, counts in re.findall(r"^Verdicts (.+): (.+)\.$", text, re.MULTILINE):
+        for of, counts in re.findall(r"^Verdicts (?:of (.+)|.+): (.+)\.$", text, re.MULTILINE):
             found = {verdict: count for count, verdict in re.findall(r"(\d+) ([a-z ]+)", counts)}
             seen |= found.keys()
-            lines.append(
-                (
-                    f"[{title}]({name}.md)" + (f", {of.removeprefix('of ')}" if of.startswith("of ") else ""),
-                    found,
-                )
-            )
+            rows.append((f"[{title}]({name}.md)" + (f", {of}" if of else ""), found))
     columns = [verdict for verdict in VERDICTS if verdict in seen]
-    head = [f"| the paper's claims | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
-    rows = [
-        f"| {title} | {' | '.join(found.get(verdict, '') for verdict in columns)} |" for title, found in lines
-    ]
-    return "\n".join([*head, *rows, ""])
+    cells = [[title, *(found.get(verdict, "") for verdict in columns)] for title, found in rows]
+    return measured_tables.lines(["the paper's claims", *columns], cells, 1, [])
 
 
 def scores(sources: list[Path], searches: dict[str, Any]) -> str:
-    """What each shipped student scores on each suite, for `edgedistill.shipped()`."""
+    """What each shipped student scores on each suite, and its time, for `edgedistill.shipped()`."""
     names, own = files.shipped("bundle"), measured_tables.own_documents(searches)
     found = {
         row["bundle"]["name"]: {
-            name: round(each["average"], 5)
-            for name, each in {**row["quality"], **own[row["bundle"]["name"]]}.items()
-            if not name.endswith("BM25")
+            "scores": {
+                name: round(each["average"], 5)
+                for name, each in {**row["quality"], **own[row["bundle"]["name"]]}.items()
+                if not name.endswith("BM25")
+            },
+            "p50_ms": round(row["single"]["p50_ms"], 3),
         }
         for row in report_files.merged([each for source in sources for each in report_files.read(source)])
         if row["bundle"]["name"] in names
@@ -349,24 +337,33 @@ def scores(sources: list[Path], searches: dict[str, Any]) -> str:
     return files.json_text(found, indent=2) + "\n"
 
 
+MEASURED = {"sts": "Spearman", "retrieval": "nDCG@10", "transfer": "accuracy", "bitext": "accuracy"}
+
+
 def card(quality: dict[str, Any], searches: list[dict[str, Any]]) -> str:
     """A student's scores on suites, for its card: search first, of each way of embedding documents."""
-    heads, columns = ["search, nDCG@10"], list[dict[str, Any]]()
+    heads, columns = ["collection"], list[dict[str, Any]]()
     for each in searches:
         if each["documents"] != "mean":
-            by = ", documents by the teacher" if each["documents"] == "teacher" else ""
+            by = ", documents embedded by the teacher" if each["documents"] == "teacher" else ""
             heads += [f"by cosine{by}", "with BM25"]
             columns += [each["quality"][suite] for suite in (SEARCH, f"{SEARCH} + BM25")]
-    lines = [f"| {' | '.join(heads)} |", "| --- |" + " ---: |" * len(columns)]
-    for task in columns[0]["tasks"]:
-        found = (100 * column["tasks"][task]["ndcg_at_10"] for column in columns)
-        lines.append(f"| {task} | {' | '.join(f'{score:.1f}' for score in found)} |")
-    means = (f"**{100 * column['average']:.1f}**" for column in columns)
-    lines.append(f"| **mean** | {' | '.join(means)} |")
-    listed = ", ".join(f"`{suite}` {100 * each['average']:.1f}" for suite, each in quality.items())
-    precision = searches[0]["bundle"]["precision"]
-    return "\n".join(
-        [*lines, "", f"Averages of other suites of `edgedistill bench`, {precision}: {listed}.", ""]
+    rows = [
+        [task, *(f"{100 * column['tasks'][task]['ndcg_at_10']:.1f}" for column in columns)]
+        for task in columns[0]["tasks"]
+    ]
+    rows.append(["**mean**", *(f"**{100 * column['average']:.1f}**" for column in columns)])
+    others = [
+        [f"`{suite}`", MEASURED[each["kind"]], ", ".join(each["tasks"]), f"{100 * each['average']:.1f}"]
+        for suite, each in quality.items()
+    ]
+    return (
+        "How well it searches: nDCG@10 × 100 on the collections of the suite `search-test`. *By cosine* "
+        "ranks by embeddings alone, *with BM25* also by words, as `edgedistill search` does.\n\n"
+        + measured_tables.lines(heads, rows, 1, [])
+        + "\nOther suites of `edgedistill bench`, × 100. A suite's score is the mean of its tasks:\n\n"
+        + measured_tables.lines(["suite", "measure", "tasks", "score"], others, 3, [])
+        + f"\nAll in {searches[0]['bundle']['precision']}.\n"
     )
 
 
@@ -483,12 +480,12 @@ def teacher_rates() -> list[tuple[str, float]]:
 def drawings() -> dict[str, readme_plot.Drawing]:
     """The plots by the names of their files: the recipes' students, and what ships, once that was timed."""
     students = report_files.merged(report_files.read(STUDENTS))
-    found, peers = {"students": readme_plot.of_reports(students, PLOTTED_SUITE)}, files.read_json(PEERS)
-    if "timing" in peers:
-        names = [peer_table.BASELINE, *SHIPPED, *BESIDE]
-        published = files.read_json(PUBLISHED)["rows"]
-        found["accuracy-latency"] = readme_plot.of_peers(peers, peer_table.BASELINE, names, published)
-    return found
+    peers, published = files.read_json(PEERS), files.read_json(PUBLISHED)["rows"]
+    names = [peer_table.BASELINE, *SHIPPED, *BESIDE]
+    return {
+        "students": readme_plot.of_reports(students, PLOTTED_SUITE),
+        "accuracy-latency": readme_plot.of_peers(peers, peer_table.BASELINE, names, published),
+    }
 
 
 def measured() -> dict[str, str]:

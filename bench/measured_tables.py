@@ -1,6 +1,6 @@
 """Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, search_curve.py,
-search_test.py, overlap.py, train_speed.py and teacher_speed.py; that of export/README.md from
-embedding_bytes.py, of SECURITY.md from tests/faults."""
+search_test.py, overlap.py, train_speed.py and teacher_speed.py; those of export/ from embedding_bytes.py,
+of FAULTS.md from tests/faults."""
 
 from __future__ import annotations
 
@@ -78,6 +78,28 @@ def embedding_bytes(report: Report) -> str:
             rows.append([name, STORED.get(precision, precision), f"{found['bytes']:,}", *shown])
             name = ""
     return lines(["", "embeddings", "bytes", *suites], rows, 2, [])
+
+
+def precisions(report: Report) -> str:
+    """sts7 × 100 of bundles, by the precision of the graph."""
+    bundles = report["bundles"]
+    rows = [[name, *(f"{score:.1f}" for score in found.values())] for name, found in bundles.items()]
+    return lines([report["suite"], *bundles["all-MiniLM-L6-v2"]], rows, 1, [])
+
+
+PAGE = {
+    "alone_ms": "from navigation to the first embedding, by the core alone",
+    "results_ms": "from navigation to the page's first results",
+    "12_tokens_ms": "to embed 12 tokens",
+    "128_tokens_ms": "to embed 128 tokens",
+}
+
+
+def page(report: Report) -> str:
+    """The times of a page in ms."""
+    rows = [[title, f"{report['page'][key]:.3g}"] for key, title in PAGE.items()]
+    note = f"Chromium {report['versions']['chromium']} · {report['machine']['cpu']}"
+    return lines([f"`{report['student']}`, on localhost", "ms"], rows, 1, [note])
 
 
 def own_documents(report: Report) -> dict[str, dict[str, Any]]:
@@ -200,7 +222,7 @@ def training(train: Report, teacher: Report) -> str:
 
 
 def faults(found: Report) -> str:
-    """The table of SECURITY.md: kills, runs made twice, faults, fuzzed inputs and soaks, each with what came
+    """The table of FAULTS.md: kills, runs made twice, faults, fuzzed inputs and soaks, each with what came
     of it."""
     rows = list[list[str]]()
     for name, each in found["kills"].items():
@@ -218,13 +240,10 @@ def faults(found: Report) -> str:
         tried, wrong = (sum(each[key] for each in of.values()) for key in ("tried", "wrong"))
         date = max(each["date"] for each in of.values())
         rows.append([f"{kind}: {', '.join(of)}", f"{tried}", f"{wrong} wrong", date])
-    fuzzed = found["fuzz"]
-    inputs, refused, failures, minutes = (
-        sum(each[key] for each in fuzzed.values()) for key in ("inputs", "refused", "failures", "minutes")
-    )
-    came = f"{refused:,} refused, {failures} failures"
-    date = max(each["date"] for each in fuzzed.values())
-    rows.append([f"fuzzed for {minutes:g} min: {', '.join(fuzzed)}", f"{inputs:,} files", came, date])
+    for name, each in found["fuzz"].items():
+        accepted = each["inputs"] - each["refused"]
+        came = f"{each['refused']:,} refused, {accepted:,} read, {each['failures']} failures"
+        rows.append([f"fuzzed: {name}", f"{each['inputs']:,}", came, each["date"]])
     for name, each in found["soak"].items():
         came = f"{each['rss_mb']:.0f} MB, {each['growth_mb']:+.1f} MB after the warm-up; "
         came += f"worst cosine {each['cosine_min']:.7f}" if "cosine_min" in each else "no embedding changed"

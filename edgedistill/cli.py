@@ -12,17 +12,16 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO, get_args
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from edgedistill import files, object_store
 from edgedistill.data import file_patterns
 from edgedistill.data.input_file import KINDS
-from edgedistill.errors import DEBUG, CheckFailed, UserError, as_options, border, require, unknown_name
+from edgedistill.errors import DEBUG, CheckFailed, UserError, as_options, border, require
 from edgedistill.precisions import DEFAULT, PRECISIONS, STANDARD
 from edgedistill.runtime.arguments import MOST_THREADS
 from edgedistill.session import Session, check_one_process, process, wrapped
@@ -37,25 +36,8 @@ WRONG_USAGE: Any = typer.BadParameter.__base__  # every error of a command line
 def _wrong_usage(error: Any) -> UserError:
     """What is wrong with a command line, in the words of typer."""
     place = error.ctx.command_path if error.ctx else "edgedistill"
-    fact = " ".join(line.strip() for line in error.format_message().splitlines()).rstrip(".")
-    if error.__cause__ is not None:
-        fact = _wrong_value(error.param, error.__cause__.errors()[0]["input"])
+    fact = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     return UserError(f"{place}: {fact}; {place} --help describes it")
-
-
-def _wrong_value(option: Any, value: object) -> str:
-    """Why an option cannot have a value: it is none of the choices, no number, or outside the range."""
-    kind = option.type_descriptor.annotation
-    if choices := get_args(kind):
-        return f"{option.opts[0]}: {unknown_name(option.metavar.lower(), value, choices)}"
-    allowed = "" if option.min is None else f", {_range(option)}"
-    return f"{option.opts[0]} {value}: give a {'whole ' * (kind is int)}number{allowed}"
-
-
-def _range(option: Any) -> str | None:
-    if option.min is None:
-        return None
-    return f"at least {option.min:,}" if option.max is None else f"{option.min:,} to {option.max:,}"
 
 
 class _Command(TyperCommand):
@@ -66,7 +48,6 @@ class _Command(TyperCommand):
         for parameter in self.params:
             shown = parameter.metavar if parameter.opts[0].startswith("-") else None
             parameter.display_type_rich = lambda ctx, shown=shown: shown  # type: ignore[attr-defined]
-            parameter._get_number_range_help_str = partial(_range, parameter)  # type: ignore[attr-defined]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Errors name options, where those of its functions name parameters."""
@@ -77,7 +58,26 @@ class _Command(TyperCommand):
         return [re.sub("[{}]", "", part) for part in super().collect_usage_pieces(ctx)]
 
 
+PANELS = {
+    "Use a student": "students search embed serve status verify",
+    "Make your own": "adapt fit export recipes check cache train demo",
+    "Measure": "bench",
+}
+
+
+class _Commands(TyperGroup):
+    """The commands in --help, by what they are for."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, names in PANELS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(f"{name:8}", self.commands[name].get_short_help_str(66)) for name in names.split()]
+                )
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="edgedistill",
     help="Distil a sentence encoder into a small one, export it to ONNX, and measure what it retains.",
     epilog=f"{DEBUG}=1 in the environment prints the traceback of every error.\n\n{UNWRAPPED}Exit codes:\n"
@@ -198,7 +198,7 @@ def _print_version(is_given: bool) -> None:
     if is_given:
         import edgedistill
 
-        typer.echo(edgedistill.__version__)
+        typer.echo(f"edgedistill {edgedistill.__version__}")
         raise typer.Exit
 
 
@@ -272,8 +272,10 @@ def students(as_json: Json = False) -> None:
     """List the students that ship.
 
     Other commands take them by name. tokens: a student ignores what follows these. MB: the ONNX graph and
-    tokenizer.json. STS: do cosines agree with people's judgements (Spearman x 100). search: do queries find
-    their texts (nDCG@10 x 100). --json adds folders, more scores and licences.
+    tokenizer.json; `bench` shows the graph alone. STS: do cosines agree with people's judgements (Spearman
+    x 100). search: do queries find their texts by cosine alone (nDCG@10 x 100). ms: median time of a short
+    text on one thread of the processor in README; `status` measures nano on yours, `bench` any. --json adds
+    the languages, folders, more scores and licences.
     """
     from edgedistill.evaluation import tables
     from edgedistill.runtime import bundle_location
@@ -282,14 +284,15 @@ def students(as_json: Json = False) -> None:
     rows = [
         [
             student["name"],
-            " ".join(student["languages"]),
+            "English" if student["languages"] == ["en"] else f"{len(student['languages'])} languages",
             str(student["max_tokens"]),
             f"{student['size_bytes'] / 1e6:.1f}",
             *(f"{100 * student['scores'][suite]:.1f}" for suite in scored),
+            f"{student['p50_ms']:.2f}",
         ]
         for student in shipped
     ]
-    table = tables.of_cells(["name", "languages", "tokens", "MB", *scored.values()], rows)
+    table = tables.of_cells(["name", "languages", "tokens", "MB", *scored.values(), "ms"], rows)
     print_result({"students": shipped}, as_json, f"{table}\n\n{bundle_location.CHOICE}")
 
 
@@ -356,10 +359,10 @@ def _share(value: str) -> tuple[int, int]:
     """I/N of --only. Raises UserError for anything else."""
     if not value:
         return process()
-    number, _, of = value.partition("/")
-    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+    number, _, shares = value.partition("/")
+    if not (number.isdecimal() and shares.isdecimal() and 1 <= int(number) <= int(shares)):
         raise UserError(f"--only {value}: not a share; give I/N, such as 3/16, with I from 1 to N")
-    return int(number) - 1, int(of)
+    return int(number) - 1, int(shares)
 
 
 @_command("edgedistill cache demo-bert2 --only 3/16")
@@ -624,7 +627,9 @@ def export(
             files.check_free(core, option, overwrite, device.FILE, f"a folder with {device.FILE}")
         result = device.write(named, folder, log) if core else device.write_page(named, folder, log)
         way_on = (
-            "edgedistill.h says how to read it" if core else f"python -m http.server -d {folder} serves it"
+            f"{folder}/README.md says how to use it"
+            if core
+            else f"python -m http.server -d {folder} serves it"
         )
         print_result({"folder": str(folder), **result}, as_json, f"wrote {folder}; {way_on}")
         return
@@ -804,11 +809,12 @@ def embed(
 
 @_command("edgedistill search 'how do I reset it?' docs")
 def search(
-    question: str = _positional(..., "QUESTION", "What to look for, in quotes. It may also come last."),
+    question: str = _positional(..., "QUESTION", "What to look for, in quotes. It comes first."),
     places: list[str] | None = _positional(
         None,
         "PATH|STUDENT",
-        "Folders, files or globs, by default this folder; and a bundle's name or folder, by default nano.",
+        "Any folders, files or globs, by default this folder; and one student, by default nano: a name from "
+        "`edgedistill students`, or a bundle's folder.",
         show_default=False,
     ),
     top: int = _value(5, "N", "How many texts to show.", min=1),
@@ -821,16 +827,16 @@ def search(
 ) -> None:
     """Search texts by meaning and by words.
 
-    Paragraphs, lines and table rows are ranked by meaning (the cosine to the question) and, with the extra
-    `search`, also by the question's words that they contain (BM25). `score` joins both. --json prints whole
-    texts. Embeddings are cached, so only new and changed texts are embedded; `edgedistill status` shows the
-    cache.
+    Paragraphs, lines and table rows are ranked by meaning (cosine to the question) and, with the extra
+    `search`, by the question's words (BM25: how much of the question a text contains; rare words count more,
+    and one common word alone very little). `score` joins both; texts of fewer than 5 words get less. --json
+    prints whole texts. Embeddings are cached, so only new and changed texts are embedded.
     """
     from edgedistill import search_files
     from edgedistill.data import bm25
     from edgedistill.runtime.bundle import load
 
-    name, paths, question = search_files.arguments([question, *(places or [])])
+    name, paths, question = search_files.arguments(question, places or [])
     opened = load(name, threads=threads)
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     result = search_files.search(opened, request, _session(quiet=as_json))

@@ -59,8 +59,8 @@ FULL_DISK = {  # errno: what has run out
 # What the user can do about an errno. Other numbers, such as EINVAL, are our bugs.
 _ADVICE = {
     "ENOSPC EDQUOT EFBIG": SPACE,
-    "EACCES EPERM": "change its permissions, or choose another place",
-    "EROFS": "choose another place",
+    "EACCES EPERM": "change its permissions, or choose another place (of the cache: EDGEDISTILL_CACHE)",
+    "EROFS": "choose another place (of the cache: EDGEDISTILL_CACHE)",
     "ENOENT ENOTDIR EISDIR EEXIST ENOTEMPTY ELOOP": "check the path",
     "ENAMETOOLONG EILSEQ": "choose another name",
     "EMFILE ENFILE": "raise the limit (ulimit -n)",

@@ -21,8 +21,9 @@ class Reading:
     skipped: dict[str, str] = field(default_factory=dict)  # file -> reason
     source: list[str] = field(default_factory=list, repr=False)  # the lines of the document that is read
     columns: dict[str, list[str]] = field(default_factory=dict)  # table -> its columns, where none was named
-    # file or folder -> what -> which of it
+    # file -> what -> which of it
     not_read: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    other_types: Counter[str] = field(default_factory=Counter)  # ending -> how many files in folders
     rows_left_out: Counter[str] = field(default_factory=Counter)  # reason -> how many, of what is trained on
     texts_cut: int = 0
     tokens_cut: int = 0
@@ -46,8 +47,7 @@ class Reading:
                 setattr(self, name, before + value - earlier.get(name, 0))
 
     def leave_out(self, name: str, what: str, which: Any) -> None:
-        """Note a part of a file or a folder that is not read: a key of its front matter, the number of a
-        page, how many files of an ending."""
+        """Note a part of a file that is not read: a key of its front matter, the number of a page."""
         known = self.not_read.setdefault(name, {}).setdefault(what, [])
         known += [] if which in known else [which]
 
@@ -84,6 +84,9 @@ class Reading:
             for name, all in self.not_read.items()
         }
         line = [f"read {counted(self.files, 'file')}"]
+        if self.other_types:
+            endings = ", ".join(f"{count:,} {ending}" for ending, count in self.other_types.most_common(6))
+            line.append(f"other types, not read: {endings}")
         for what, entries in (("skipped", self.skipped), ("read in part", parts)):
             for name, reason in [*entries.items()][:1]:
                 more = ", …" * (len(entries) > 1)

@@ -27,13 +27,14 @@ from edgedistill.session import QUIET, Session, progress_bar, wrapped
 
 STUDENT = "nano"  # unless another is named
 EXAMPLE = "edgedistill search 'how do I reset it?' docs"
-CHUNK_TEXTS = 1_024  # embedded between two reports of progress
+CHUNK_TEXTS = 256  # embedded between two reports of progress
 OF_TOKENS = [("cut", "i4"), ("unknown", "i4"), ("alone", "?")]  # see Bundle.not_read
 FORMAT = 4  # part of every cache key: raise it when what is kept changes
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
 BEGUN = 6  # words by which a part of a paragraph is found in its file, and what may stand between two
 BETWEEN = r"(?:<[^<>]*>|[^\w<])+"
 MOST_LINES = 10_000  # of a paragraph
+SENTENCE, LABEL = 5, 60  # words of a text that ranks in full, and letters in which they are counted
 PLACES = 2  # of equal texts, that are printed too
 INDENT, LINES = 5, 3  # of a text that is printed
 KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
@@ -56,30 +57,24 @@ class Search:
     weight: float = bm25.WEIGHT
 
 
-def arguments(words: list[str]) -> tuple[str, list[str], str]:
-    """The student, the paths and the question of a command line.
-
-    The question is the one argument with a space, else the one that is no path and no student. Without paths
-    this folder is searched. Raises UserError where there is no question, or more than one.
-    """
-    student = next((word for word in words if bundle_location.find(word)), None)
-    rest = [word for word in words if word is not student]
-    unknown = [word for word in rest if not _is_path(word)]
-    if not unknown:
-        raise UserError(f"edgedistill search: no question; give one in quotes: {EXAMPLE}")
-    questions = [word for word in unknown if " " in word] or unknown
-    if questions[1:]:
-        fact = f"{', '.join(map(repr, questions))}: no files, folders or students"
-        raise UserError(f"edgedistill search: {fact}; put one question in quotes: {EXAMPLE}")
-    return student or STUDENT, [word for word in rest if word is not questions[0]] or ["."], questions[0]
-
-
-def _is_path(word: str) -> bool:
-    """Whether a word of the command line names files; a star in a word is a pattern even where none
-    matches."""
-    if os.path.exists(word) or object_store.is_address(word) or ("*" in word and " " not in word):
-        return True
-    return bool(file_patterns.expanded(Path(word)))
+def arguments(question: str, words: list[str]) -> tuple[str, list[str], str]:
+    """The student, the paths and the question of a command line: one of the words may be a student, the
+    others are paths; without paths this folder is searched. Raises UserError for several students, and for
+    words among which the question seems to be."""
+    students = [word for word in words if bundle_location.find(word)]
+    if students[1:]:
+        raise UserError(f"edgedistill search: {' and '.join(students)} are students; give one")
+    paths = [word for word in words if word not in students]
+    unknown = [
+        word
+        for word in paths
+        if not ("*" in word or os.path.exists(word) or object_store.is_address(word))
+        and not file_patterns.expanded(Path(word))
+    ]
+    if unknown[1:] or " " in "".join(unknown):
+        fact = f"{', '.join(map(repr, unknown))}: no files, folders or students"
+        raise UserError(f"edgedistill search: {fact}; put the question first and in quotes: {EXAMPLE}")
+    return (*students, STUDENT)[0], paths or ["."], question
 
 
 def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[str, Any]:
@@ -87,8 +82,9 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
 
     A result is {file, line (or row, item), text, also, score, cosine, bm25}; `also` has the other places of
     an equal text, {file, line} each. `score` ranks them, `bm25` is the share of the question's words that a
-    text has. `close` is False where even the best score says that no text answers, None of few texts. `read`
-    is a `Reading.report`; `embedded` says how many texts were not in the cache.
+    text has. A text of fewer than SENTENCE words gets that share of its score, unless cosines decide alone.
+    `close` is False where even the best score says that no text answers, None of few texts. `read` is a
+    `Reading.report`; `embedded` says how many texts were not in the cache.
     Raises UserError for an empty question, where no file is found, none has text, or a named one is damaged.
     """
     question = readers.normalize(request.question)
@@ -115,6 +111,10 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"
     scores = bm25.joined(cosines, words, weight)
+    if weight:
+        # a label repeats words of the question and answers nothing
+        lengths = np.array([len(bm25.words(text[:LABEL])) for text in texts])
+        scores = np.where(scores > 0, scores * np.minimum(1, lengths / SENTENCE), scores)
     best = bm25.joined(cosines, words).max()
     results = []
     for at in np.argsort(-scores[0], kind="stable")[:top].tolist():
@@ -210,30 +210,28 @@ def _kept_embeddings(
         known = {bytes(entry["text"]): entry for entry in np.load(folder / "embeddings.npy")}
     new = [key for key in hashed if key not in known]
     shown = session if len(new) > CHUNK_TEXTS else QUIET
-    shown.log(f"embedding {len(new):,} new texts of {len(texts):,}")
-    with progress_bar(len(new), shown.progress, log=shown.log) as advance:
-        for start in range(0, len(new), CHUNK_TEXTS):
-            chunk = new[start : start + CHUNK_TEXTS]
-            chosen = [hashed[key] for key in chunk]
-            ids = encoder.tokenize(chosen, "document")
-            with as_options({"^precision: ": f"{encoder.manifest['name']}: "}):
-                rows = encoder.encode_ids(ids, precision=PRECISION)
-            of_text = [("text", "V32"), ("row", "i1", rows.shape[1]), *OF_TOKENS]
-            not_read = encoder.not_read(chosen, ids, "document", readers.MARK)
-            of_each = zip(chunk, rows, not_read, strict=True)
-            entries = np.array([(key, row, *counts) for key, row, counts in of_each], of_text)
-            known.update(zip(chunk, entries, strict=True))
-            advance(len(chunk))
-    entries_of_texts = np.stack([known[key] for key in hashed])
-    reading.tokens(entries_of_texts[[name for name, _ in OF_TOKENS]].tolist())
-
-    def write(temporary: Path) -> None:
-        np.save(temporary / "embeddings.npy", entries_of_texts)
-
-    if new or len(known) > len(entries_of_texts):
-        cached_folder.written(folder, write)
+    shown.log(f"embedding {len(new):,} new texts of {len(texts):,}; the next search finds them in the cache")
+    try:
+        with progress_bar(len(new), shown.progress, log=shown.log) as advance:
+            for start in range(0, len(new), CHUNK_TEXTS):
+                chunk = new[start : start + CHUNK_TEXTS]
+                chosen = [hashed[key] for key in chunk]
+                ids = encoder.tokenize(chosen, "document")
+                with as_options({"^precision: ": f"{encoder.manifest['name']}: "}):
+                    rows = encoder.encode_ids(ids, precision=PRECISION)
+                of_text = [("text", "V32"), ("row", "i1", rows.shape[1]), *OF_TOKENS]
+                not_read = encoder.not_read(chosen, ids, "document", readers.MARK)
+                of_each = zip(chunk, rows, not_read, strict=True)
+                entries = np.array([(key, row, *counts) for key, row, counts in of_each], of_text)
+                known.update(zip(chunk, entries, strict=True))
+                advance(len(chunk))
+    finally:  # what was embedded before an interruption is kept too
+        kept = np.array([known[key] for key in hashed if key in known])
+        if len(kept) and (new or len(known) > len(kept)):
+            cached_folder.written(folder, lambda place: np.save(place / "embeddings.npy", kept))
+    reading.tokens(kept[[name for name, _ in OF_TOKENS]].tolist())
     _forget(folder.parent)
-    return entries_of_texts["row"], len(new)
+    return kept["row"], len(new)
 
 
 def _forget(cache: Path) -> None:
@@ -253,6 +251,8 @@ def table(answer: dict[str, Any]) -> str:
     for rank, result in enumerate(results, 1):
         file, number, text, also, *_ = result.values()
         numbers = "".join(f"{result[title.lower()]:8.2f}" for title in titles)
+        if result["bm25"] and numbers.endswith(" 0.00"):  # a word of the question is there
+            numbers = f"{numbers[:-4]}<.01"
         lines.append(f"{rank:3}{numbers}  {file}:{number}")
         lines += [f"{'':{INDENT}}also {':'.join(map(str, place.values()))}" for place in also[:PLACES]]
         lines += [f"{'':{INDENT}}and {counted(len(also) - PLACES, 'place')} more"] if also[PLACES:] else []

@@ -105,7 +105,7 @@ def progress_bar(
 
     The bar shows the work, how many units of it are done, and the time left.
     """
-    done = 0
+    done, began = 0, time.perf_counter()
     if not shown:
         throttled = at_intervals(log)
 
@@ -113,7 +113,9 @@ def progress_bar(
             nonlocal done
             done += count
             if total:
-                throttled(f"{done / total:.0%} done: {work} {unit}", done >= total)
+                rate = done / (time.perf_counter() - began)
+                left = f"{rate:,.0f} {unit}/s, {(total - done) / rate:,.0f} s left"
+                throttled(f"{work}: {done:,} of {total:,} {unit}, {left}", done >= total)
 
         yield advance
         return

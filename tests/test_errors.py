@@ -198,9 +198,9 @@ def test_folders_without_permission(mode: int, tmp_path):
     done = call("embed", "nano", "--out", "shut/x.npy", folder=tmp_path, text="a\n")
     (tmp_path / "shut").chmod(0o755)
     assert done.returncode == 2
-    assert (
-        done.stderr
-        == "shut/x.npy was not written: permission denied; change its permissions, or choose another place\n"
+    assert done.stderr == (
+        "shut/x.npy was not written: permission denied; change its permissions, or choose another place "
+        "(of the cache: EDGEDISTILL_CACHE)\n"
     )
 
 

@@ -57,16 +57,23 @@ def test_a_measurement_asks_the_system_for_nothing_that_it_lacks(tmp_path):
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.mark.parametrize("json_too", [False, True])
-@pytest.mark.parametrize("command", ["embed", "search"])
-def test_what_is_redirected_is_utf8_whatever_the_console(tmp_path, command: str, json_too: bool):
+@pytest.mark.parametrize("arguments", [("embed",), ("search", "when?"), ("search", "when?", "--json")])
+def test_what_is_redirected_is_utf8_whatever_the_console(tmp_path, arguments: tuple[str, ...]):
     (tmp_path / "texts.txt").write_text(TEXT, encoding="utf-8")
-    arguments = [command, "micro", "texts.txt", *(["when?"] if command == "search" else [])]
-    arguments += ["--json"] if json_too and command == "search" else []
+    command, *options = arguments
     code = "import sys; from edgedistill import cli; cli.main()"
-    done = run(tmp_path, *arguments, code=code, PYTHONUTF8="0", PYTHONIOENCODING="cp1252")
+    done = run(
+        tmp_path,
+        command,
+        "micro",
+        "texts.txt",
+        *options,
+        code=code,
+        PYTHONUTF8="0",
+        PYTHONIOENCODING="cp1252",
+    )
     assert done.returncode == 0, done.stderr
     text = done.stdout.decode("utf-8")
     assert TEXT.strip() in text
-    if command == "embed" or json_too:
+    if arguments != ("search", "when?"):
         json.loads(text)

@@ -41,21 +41,12 @@ def test_what_is_made_names_no_folder_of_its_machine(world: World, tmp_path, mon
     run("export", str(work / "run"), "--out", str(work / "bundle"), "--precision", "int8")
     shutil.copytree(work / "bundle", work / "again" / "bundle")
     run("export", str(world.teacher), "--out", str(work / "teacher"), "--precision", "fp32")
-    run(
-        *("adapt", str(work / "bundle"), "--texts", str(own / "*.txt"), "--pairs", str(own / "pairs.tsv")),
-        *("--teacher", str(world.teacher), "--steps", "20", "--out", str(work / "mine")),
+    adapt = f"adapt {work}/bundle --texts {own}/*.txt --pairs {own}/pairs.tsv --teacher {world.teacher}"
+    run(*adapt.split(), "--steps", "20", "--out", str(work / "mine"))
+    bench = (
+        f"bench {work}/bundle {work}/again/bundle --quick --threads 1 --suite {files.find('suite', 'mini')}"
     )
-    run(
-        *(
-            "bench",
-            str(work / "bundle"),
-            str(work / "again" / "bundle"),
-            "--quick",
-            "--threads",
-            "1",
-        ),
-        *("--suite", str(files.find("suite", "mini")), "--out", "report.json", "--html", "report.html"),
-    )
+    run(*bench.split(), "--out", "report.json", "--html", "report.html")
     assert {"run", "bundle", "mine", "runs", "report.json", "report.html"} <= set(os.listdir(work))
     assert naming(work, tmp_path) == [] and naming(work, world.folder) == []
     assert naming(work, Path.home()) == [] or Path.home() == Path("/")

@@ -7,8 +7,10 @@ import math
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -101,7 +103,9 @@ def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session):
     assert (found["read"]["files"], found["texts"]) == (4, 6)
     assert list(found["read"]["skipped"]) == ["docs/binary.txt", "docs/other.tsv"]
     [line] = logged
-    assert line.startswith("read 4 files; skipped 2: docs/binary.txt (binary, or UTF-16")
+    assert line.startswith(
+        "read 4 files; other types, not read: 1 .png; skipped 2: docs/binary.txt (binary, "
+    )
     assert line.endswith("; --json names all")
     assert found["results"][0]["line"] == 1 and found["results"][0]["file"] == "docs/page.md"
 
@@ -173,7 +177,7 @@ def test_a_heading_stays_with_its_section(nano: Bundle, docs: Path, session: Ses
     assert first.startswith("Refunds\nYour money is paid back") and found["texts"] > 1
 
 
-def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, session: Session):
+def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, session: Session, monkeypatch):
     first = asked(nano, ["docs", "docs/*.?sv"], session)
     (docs / "lines.txt").write_text("A dog sleeps.\nThe train leaves at nine.\n")
     (docs / "rows.csv").rename(docs / "moved.csv")
@@ -181,6 +185,12 @@ def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, sessi
     assert (first["embedded"], again["embedded"], again["texts"]) == (6, 1, 6)
     assert asked(nano, ["docs", "docs/*.?sv"], session, "another question")["embedded"] == 0
     assert {each["file"] for each in again["results"]} >= {"docs/moved.csv"}
+    monkeypatch.setattr(search_files, "CHUNK_TEXTS", 1)
+    (docs / "lines.txt").write_text("A cow sleeps.\nThe bus leaves at nine.\n")
+    logged = Mock(side_effect=[None, KeyboardInterrupt])  # in the first report of progress
+    with pytest.raises(KeyboardInterrupt):
+        asked(nano, ["docs", "docs/*.?sv"], replace(session, log=logged))
+    assert asked(nano, ["docs", "docs/*.?sv"], session)["embedded"] == 1
     (docs / "moved.csv").unlink()
     assert asked(nano, ["docs", "docs/*.?sv"], session)["embedded"] == 0
     kept = list(session.cache.rglob("embeddings.npy"))
@@ -210,6 +220,11 @@ def test_what_is_refused(
         asked(nano, paths, session, question)
     assert str(caught.value).startswith(message)
     assert not session.cache.exists()
+
+
+def test_a_column_of_no_table_is_refused(nano: Bundle, docs: Path, session: Session):
+    with pytest.raises(UserError, match="--column body: no table in docs/lines.txt; leave it out"):
+        asked(nano, ["docs/lines.txt"], session, column="body")
 
 
 def test_a_pipe_is_refused_by_name(nano: Bundle, session: Session, tmp_path):
@@ -265,7 +280,7 @@ def test_a_weight_must_be_a_number(nano: Bundle, docs: Path, session: Session, w
 
 def test_the_command(docs: Path, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    told = call("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, folder=tmp_path)
+    told = call("search", QUESTION, "nano", "docs/*.md", "docs/rows.csv", folder=tmp_path)
     lines = told.stdout.splitlines()
     assert told.returncode == 0 and lines[0].split() == ["#", "score", "cosine", "BM25", "where"]
     assert re.fullmatch(r"  1 +\d\.\d\d +0\.\d\d +\d\.\d\d  docs/page\.md:1", lines[1])
@@ -277,7 +292,7 @@ def test_the_command(docs: Path, tmp_path, monkeypatch):
     assert read == "read 2 files; read in part 1: docs/rows.csv (columns: id); --json names all"
     assert ranked == "ranked by cosine above the mean + 2 × BM25"
     options = ("--json", "--top", "1", "--hybrid-weight", "0")
-    told = call(*("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, *options), folder=tmp_path)
+    told = call(*("search", QUESTION, "nano", "docs/*.md", "docs/rows.csv", *options), folder=tmp_path)
     found = json.loads(told.stdout)
     assert len(found["results"]) == 1 and (found["embedded"], found["ranked_by"]) == (0, "cosine")
 
@@ -286,18 +301,24 @@ def test_the_command(docs: Path, tmp_path, monkeypatch):
     ("line", "expected"),
     [
         ("money", ("nano", ["."], "money")),
-        ("docs|money?", ("nano", ["docs"], "money?")),
         (
-            "money|docs/*.md|docs/lines.txt|micro:int8",
+            "money|docs/*.md|micro:int8|docs/lines.txt",
             ("micro:int8", ["docs/*.md", "docs/lines.txt"], "money"),
         ),
-        ("nano|docs|multi", ("nano", ["docs"], "multi")),
-        ("nano|none/*.md|money", ("nano", ["none/*.md"], "money")),
+        ("multi|docs|nano", ("nano", ["docs"], "multi")),
         ("is *this* it? " * 40, ("nano", ["."], "is *this* it? " * 40)),
     ],
 )
-def test_words_of_the_command_line_in_any_order(docs: Path, line: str, expected: object):
-    assert search_files.arguments(line.split("|")) == expected
+def test_the_question_comes_first(docs: Path, line: str, expected: object):
+    question, *words = line.split("|")
+    assert search_files.arguments(question, words) == expected
+
+
+def test_a_label_stands_behind_the_text_that_answers(nano: Bundle, session: Session, tmp_path):
+    answer = "To reset your password, open the page of your account and follow the link below the form."
+    (tmp_path / "a.txt").write_text(f"Password reset\n{answer}\n")
+    found = asked(nano, [str(tmp_path / "a.txt")], session, "How do I reset my password?")["results"]
+    assert found[0]["text"] == answer and found[0]["cosine"] < found[1]["cosine"]
 
 
 def test_a_long_text_is_cut_to_three_lines(monkeypatch):
@@ -314,6 +335,7 @@ def test_a_long_text_is_cut_to_three_lines(monkeypatch):
     head, first, *cut = search_files.table({"results": [hit], "close": None}).splitlines()
     assert head == "  #   score  cosine  where" and first == "  1    3.20    0.50  a.txt:7" and len(cut) == 3
     assert all(len(line) <= 60 for line in cut) and cut[2].endswith(" …")
+    assert "    <.01  a.txt:7" in search_files.table({"results": [hit | {"bm25": 0.004}], "close": None})
 
 
 def test_a_pair_searches_with_both_encoders(docs: Path, session: Session, tmp_path):

@@ -123,7 +123,7 @@ def test_ci_installs_all_that_it_needs():
 def test_the_table_of_faults():
     """Is that of the report, and nothing in it went wrong."""
     found = files.read_json(ROOT / "bench" / "reports" / "faults.json")
-    assert measured_tables.faults(found) in (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert measured_tables.faults(found) in (ROOT / "bench/FAULTS.md").read_text(encoding="utf-8")
     assert not any(
         each["wrong"]
         for section in ("kills", "determinism", "faults")

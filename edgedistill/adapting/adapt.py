@@ -144,10 +144,9 @@ def _write_suite(folder: Path, asked: Mapping[str, Queries]) -> None:
 
 
 def _next(request: Request, result: dict[str, Any], compared: list[str]) -> list[str]:
-    """How to measure again, the verdict, and how to search with the bundle."""
+    """How to measure again and to search with the bundle, and last the verdict."""
     data, bundle, suite = result["data"], result["bundle"], result["suite"]
     places = request.texts if data == "." else [os.path.join(data, text) for text in request.texts]
     commands = [["bench", *compared, bundle, "--suite", suite]] if suite else []
     commands.append(["search", "your question", *places, bundle])
-    *others, search = (shlex.join(["edgedistill", *command]) for command in commands)
-    return [*others, "", result["verdict"], search]
+    return ["", *(shlex.join(["edgedistill", *command]) for command in commands), "", result["verdict"]]

@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 from numpy import ndarray
 
-from edgedistill import files, recipe
+from edgedistill import recipe
 from edgedistill.data import readers
 from edgedistill.data.deduplicate import Spool, key, sample_evenly
 from edgedistill.runtime.sentences import sentences
@@ -100,7 +100,7 @@ def measured(texts: Iterable[str]) -> set[int]:
 
 def documentation() -> Iterator[str]:
     """The sentences of Python's documentation, of 4 to so many words."""
-    return (text for text in readers.texts_in(files.GENERAL_CORPUS) if text.count(" ") < MOST_WORDS)
+    return (text for text in readers.documentation() if text.count(" ") < MOST_WORDS)
 
 
 def general_sentences(count: int) -> Iterator[bytes]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import difflib
 import os
 import stat
-from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -39,8 +38,8 @@ def matching_files(
         else:
             paths = expanded(path, reading)
         if not paths:
-            others = reading.not_read.get(str(path), {}).get("files", [])
-            fact = ", but ".join(filter(None, [missing(path), ", ".join(others)]))
+            others = ", ".join(f"{count:,} {ending}" for ending, count in reading.other_types.items())
+            fact = ", but ".join(filter(None, [missing(path), others]))
             raise UserError(f"{place}: no file matches {pattern!r}: {fact}; check the pattern")
         matching |= dict.fromkeys(paths)
     return list(matching)
@@ -112,15 +111,12 @@ def texts_below(folder: Path, reading: Reading) -> list[Path]:
     are to be converted first are among them, so that their reader names them. `reading` is told how many
     others there are, by their endings."""
     texts = list[Path]()
-    others = Counter[str]()
     for path in _files(folder, ("**",), reading):
         name = path.name.lower().removesuffix(".gz")
         if name.endswith(input_file.NAMED):
             texts.append(path)
         else:
-            others[os.path.splitext(name)[1] or "without ending"] += 1
-    for ending, count in others.items():
-        reading.leave_out(str(folder), "files", f"{count} {ending}")
+            reading.other_types[os.path.splitext(name)[1] or "without ending"] += 1
     return sorted(texts)
 
 

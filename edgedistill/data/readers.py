@@ -13,11 +13,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
+from edgedistill import files
 from edgedistill.data import document_text, input_file
 from edgedistill.data.input_file import MAX_LINE_BYTES, damage_as_user_error, lines
 from edgedistill.errors import UserError, counted, require, unknown_name
@@ -48,6 +49,12 @@ Numbered = Iterator[tuple[int, str]]
 def texts_in(path: Path, *options: Any, **named: Any) -> Iterator[str]:
     """The texts of one file, as `numbered_texts` reads them."""
     return (text for _, text in numbered_texts(path, *options, **named))
+
+
+@cache
+def documentation() -> tuple[str, ...]:
+    """The sentences of Python's documentation, which are read once."""
+    return tuple(texts_in(files.GENERAL_CORPUS))
 
 
 def numbered_texts(

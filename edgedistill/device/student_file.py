@@ -91,7 +91,7 @@ def write_page(name: str, out: Path, log: Log) -> Json:
         for other in others:
             shutil.copyfile(out / other["file"], temporary / other["file"])
         files.write_bytes(temporary / file, data)
-        files.write_json(temporary / STUDENTS, [*(each for each in others if each["file"] != file), row])
+        files.write_json(temporary / STUDENTS, [*(other for other in others if other["file"] != file), row])
     log(f"{file}: {len(data) / 1e6:.2f} MB")
     return row
 
@@ -180,8 +180,8 @@ class _File:
     def array(self, values: ndarray) -> None:
         """Rows of one array: the last dimension of more than one is an item's."""
         values = np.ascontiguousarray(values)
-        each = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
-        self.data += struct.pack("<II", len(values), each)
+        width = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
+        self.data += struct.pack("<II", len(values), width)
         self.data += (
             bytes(-len(self.data) % ALIGNED) + values.astype(values.dtype.newbyteorder("<")).tobytes()
         )
@@ -342,10 +342,10 @@ def _padded(values: ndarray, to: tuple[int, ...]) -> ndarray:
     return np.pad(values, [(0, -size % multiple) for size, multiple in zip(values.shape, to, strict=True)])
 
 
-def _blocks(values: ndarray, to: int, each: int) -> ndarray:
-    """Of 16 rows at a time, `each` columns of every one after each other; zeros up to `to` columns."""
+def _blocks(values: ndarray, to: int, width: int) -> ndarray:
+    """Of 16 rows at a time, `width` columns of every one after each other; zeros up to `to` columns."""
     padded = _padded(values, (PADDED, to))
-    return padded.reshape(-1, PADDED, padded.shape[1] // each, each).transpose(0, 2, 1, 3).reshape(-1)
+    return padded.reshape(-1, PADDED, padded.shape[1] // width, width).transpose(0, 2, 1, 3).reshape(-1)
 
 
 def _pairs(values: ndarray, apart: int) -> ndarray:

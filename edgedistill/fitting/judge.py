@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from edgedistill import files, quantization
+from edgedistill import quantization
 from edgedistill.data import deduplicate, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.evaluation import scoring, teacher_agreement
@@ -112,7 +112,7 @@ def is_better(after: Measures, before: Measures, teacher: Measures) -> bool:
     unseen = FORGOTTEN if finds_more else 0.0
     allowed = [(GENERAL, unseen), (("search",), unseen), *(((suite,), FORGOTTEN) for suite in SUITES)]
     for names, most in allowed:
-        if names[0] in after and _half(after, names) < min(_half(each, names) for each in known) - most:
+        if names[0] in after and _half(after, names) < min(_half(row, names) for row in known) - most:
             return False
     return after["score"] > before["score"] + RESOLUTION
 
@@ -171,7 +171,7 @@ def general_queries(trained: Corpus) -> Queries | None:
     """Sentences of the documentation, each of which is to find its neighbours among such passages; none that
     is trained on. None where the documentation itself is learned."""
     known = {deduplicate.key(text) for text in trained.between(0, trained.training_count)}
-    sentences = list(readers.texts_in(files.GENERAL_CORPUS))
+    sentences = readers.documentation()
     starts = range(0, len(sentences) - SENTENCES, max(SENTENCES, len(sentences) // (4 * PASSAGES)))
     runs = (sentences[start : start + SENTENCES] for start in starts)
     free = [run for run in runs if known.isdisjoint(map(deduplicate.key, run))]

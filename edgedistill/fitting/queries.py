@@ -167,7 +167,7 @@ def asked(sources: TrainingSources) -> dict[str, Queries]:
     Raises UserError where BM25 finds no words in the texts.
     """
     collections = dict[str, Queries]()
-    texts, whole = sources.texts.sides[0], sources.of.held_out
+    texts, whole = sources.texts.sides[0], sources.section.held_out
     mine = texts.own - whole
     if made := _made(texts.texts(texts.held_out[: min(whole, MOST_QUERIES)])):
         collections["made"] = of_answers(made, texts.texts(texts.spread(MOST_TEXTS - len(made), 0, mine)))

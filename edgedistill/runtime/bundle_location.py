@@ -133,14 +133,15 @@ def languages(manifest: Json) -> list[str]:
 
 def shipped() -> list[Json]:
     """The bundles that ship, from their manifests and reports: {name, folder, about, languages, max_tokens,
-    size_bytes, scores, licences}.
+    size_bytes, scores, p50_ms, licences}.
 
     size_bytes: of the graph and tokenizer.json.
     scores: averages of suites, 0 to 1.
+    p50_ms: median time of a short text on one thread of the processor in README.
     licences: of the teachers and texts of all trainings of the student.
     """
     students = []
-    for name, scores in files.read_json(SCORES).items():
+    for name, measured in files.read_json(SCORES).items():
         folder = files.shipped("bundle")[name].parent
         manifest = files.read_json(folder / "manifest.json")
         graphs = manifest["precisions"].values()
@@ -153,7 +154,7 @@ def shipped() -> list[Json]:
                 "max_tokens": manifest["max_tokens"],
                 "size_bytes": sum(graph["size_bytes"] for graph in graphs)
                 + (folder / "tokenizer.json").stat().st_size,
-                "scores": scores,
+                **measured,
                 "licences": _licences(manifest["recipe"], manifest["run"]),
             }
         )
@@ -164,8 +165,8 @@ def _licences(recorded: Json, run: Json) -> list[str]:
     """The licences of what a student was trained on, also in earlier trainings, once each whatever their
     letters."""
     read = run["teachers"] + run["corpus"]["sources"]
-    for each in run.get("earlier", []):
-        read += each["teachers"] + each["sources"] + each["tuples"]
+    for earlier in run.get("earlier", []):
+        read += earlier["teachers"] + earlier["sources"] + earlier["tuples"]
     stated = [row.get("licence") or LICENCES.get(row["name"]) for row in read]
     for part in (recorded, *recorded["stages"]):
         stated += (part["rows"] or {}).get("licences", {}).values()

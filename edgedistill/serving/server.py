@@ -374,10 +374,6 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
         threads = max(1, machine.default_threads() // workers)
     bundles = [bundle.load(name, threads=threads, device=session.device) for _ in range(workers)]
     first = bundles[0]
-    if first.labels:
-        raise UserError(
-            f"{name}: a classifier ({', '.join(first.labels)}), which has no embeddings; serve an encoder"
-        )
     for opened in bundles:
         for encoder in opened.encoders:
             encoder.encode("warm")  # before it listens: what fails here ends the start

@@ -3,7 +3,6 @@ what it lacks."""
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from numpy import ndarray
 from onnx import ModelProto, TensorProto
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, create_position_ids_from_input_ids
 
 from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import (
@@ -55,7 +55,10 @@ RENAMED = {  # parameters of DistilBERT and MPNet -> of BERT
 }
 RELATIVE = "encoder.relative_attention_bias.weight"
 BUCKETS = 32  # of relative positions, as in MPNet
-FARTHEST = 128  # the distance that is in the last bucket
+# the row of a table of relative positions for the distance from a query to a key (Raffel et al. 2020, §2.1)
+relative_bucket = MPNetEncoder.relative_position_bucket
+# of texts (B, T), (B, T): pad + 1, pad + 2, … for tokens that are not padding, pad for padding
+position_ids = create_position_ids_from_input_ids
 FOLDED = np.empty(
     0, np.float32
 )  # of a parameter that a graph holds as part of others: what is left of it is zero
@@ -112,24 +115,13 @@ def convert(model: Any) -> EncoderLayers | None:
     return EncoderLayers(converted, pad, relative)
 
 
-def relative_buckets(distances: Tensor) -> Tensor:
-    """The rows of a table of relative positions for the distances from queries to keys: near ones have a row
-    each, farther ones share one with more and more others (Raffel et al. 2020, §2.1)."""
-    half = BUCKETS // 2
-    near = BUCKETS // 4
-    steps = distances.abs()
-    logarithm = torch.log(steps.clamp(min=1).float() / near) / math.log(FARTHEST / near)
-    far = near + (logarithm * (half - near)).long()
-    return half * (distances > 0) + torch.where(steps < near, steps, far.clamp(max=half - 1))
-
-
 def scores_mask(relative: Tensor | None, mask: Tensor) -> Tensor:
     """What attention takes as its mask of texts (B, T): which are tokens (B, 1, 1, T), or with relative
     positions what is added to scores (B, heads, T, T)."""
     if relative is None:
         return mask[:, None, None].bool()
     places = torch.arange(mask.shape[1], device=mask.device)
-    buckets = relative_buckets(places - places.unsqueeze(1))
+    buckets = relative_bucket(places - places.unsqueeze(1))
     added = nn.functional.embedding(buckets, relative).permute(2, 0, 1)
     return added + (1 - mask[:, None, None].to(added.dtype)) * MASKED
 
@@ -156,13 +148,6 @@ def _config(source: Any, segments: int) -> BertConfig:
         initializer_range=source.initializer_range,
         pad_token_id=source.pad_token_id,
     )
-
-
-def position_ids(input_ids: Tensor, pad: int) -> Tensor:
-    """XLM-R's positions, (B, T) -> (B, T): pad + 1, pad + 2, … for tokens that are not padding, pad for
-    padding."""
-    is_token = (input_ids != pad).long()
-    return is_token.cumsum(1) * is_token + pad
 
 
 def position_rows(rows: int, pad: int | None, source: Any, source_pad: int | None) -> Tensor:
@@ -395,7 +380,7 @@ def _read_by_layers(writer: GraphWriter, tokens: str, layers: EncoderLayers) -> 
 def _relative_nodes(writer: GraphWriter, layers: EncoderLayers, relative: Tensor) -> str:
     """Write what relative positions add to scores, (heads, T, T)."""
     most = layers.model.config.max_position_embeddings - first_position(layers.pad)
-    buckets = relative_buckets(torch.arange(1 - most, most))
+    buckets = relative_bucket(torch.arange(1 - most, most))
     rows = writer.add("Gather", writer.parameter(relative), writer.constant(buckets, "buckets"))
     zero, one, middle = (writer.constant(np.int64(value), "number") for value in (0, 1, most - 1))
     length = writer.add("Squeeze", writer.add("Shape", "input_ids", start=1, end=2))

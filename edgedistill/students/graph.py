@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 import torch
 from numpy import ndarray
-from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 from onnxruntime import InferenceSession
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from onnxruntime.quantization.onnx_model import ONNXModel
@@ -116,25 +116,14 @@ def traced(student: Any) -> ModelProto:
         torch.onnx.export(_Traced(copied).eval(), (example, example), file, **options)
     model = onnx.load_from_string(file.getvalue())
     ONNXModel(model).replace_gemm_with_matmul()  # the quantizers look for MatMul
-    _share_matrices(model.graph)
+    from onnxscript import ir  # known architectures do not need it
+
+    shared = ir.from_proto(model)
+    # equal constants once, such as a head's, which is applied to every token and to their mean
+    ir.passes.common.DeduplicateHashedInitializersPass()(shared)
+    model = ir.to_proto(shared)
     model.producer_name = "edgedistill"
     return model
-
-
-def _share_matrices(graph: GraphProto) -> None:
-    """Keep one of several equal matrices, in place: the weight of a head that is applied to every token and
-    to their mean."""
-    first: dict[object, str] = {}
-    renamed = {}
-    for constant in list(graph.initializer):
-        array = numpy_helper.to_array(constant)
-        if array.ndim == 2:
-            content = array.dtype.str, array.shape, array.tobytes()
-            renamed[constant.name] = first.setdefault(content, constant.name)
-            if renamed[constant.name] != constant.name:
-                graph.initializer.remove(constant)
-    for node in graph.node:
-        node.input[:] = [renamed.get(name, name) for name in node.input]
 
 
 def build(student: nn.Module) -> ModelProto:

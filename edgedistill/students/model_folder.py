@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import transformers
+from pydantic import PositiveInt
 from transformers import CONFIG_MAPPING
 
 from edgedistill import files
 from edgedistill.errors import UserError, first_line, unknown_name, wants_memory
 from edgedistill.files import Json
+from edgedistill.runtime.manifest import Part, validated
 
 ELSEWHERE = "embed with sentence-transformers, and give the file as teacher.embeddings"
 INSTALL = "install what it names, or give a model that opens without"
@@ -72,8 +74,28 @@ EXPECTED: dict[str, tuple[Any, ...]] = {
     "module_input_name": ("sentence_embedding",),
     "model_type": ("SentenceTransformer",),
 }
-COUNTS = ("max_seq_length", "truncate_dim")
 MODEL_SETTINGS_FILE = "config_sentence_transformers.json"
+
+
+class _Settings(Part):
+    """What is read of the settings of a model and of its Transformer module."""
+
+    max_seq_length: PositiveInt | None = None
+    truncate_dim: PositiveInt | None = None
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+
+
+class _Entry(Part):
+    type: str
+    path: str
+    name: str = ""
+
+
+class _Modules(Part):
+    """modules.json."""
+
+    modules: list[_Entry]
 
 
 class Module(NamedTuple):
@@ -261,15 +283,11 @@ def _modules(folder: Path) -> list[Module]:
     place = folder / "modules.json"
     if not place.exists():
         return []
-    entries = files.read_json(place, DOWNLOAD)
-    if not isinstance(entries, list) or not all(
-        isinstance(entry, dict) and entry.keys() >= {"type", "path"} for entry in entries
-    ):
-        raise UserError(f"{place}: not a list of modules, each with `type` and `path`; {DOWNLOAD}")
+    content = {"modules": files.read_json(place, DOWNLOAD)}
     modules = []
-    for number, entry in enumerate(entries):
-        library = str(entry["type"])
-        path = str(entry["path"])
+    for number, entry in enumerate(validated(_Modules, content, f"{place}: ", DOWNLOAD).modules):
+        library = entry.type
+        path = entry.path
         kind = library.rsplit(".", 1)[-1]
         fact = ""
         if files.leaves_folder(path):
@@ -278,7 +296,7 @@ def _modules(folder: Path) -> list[Module]:
             fact = f"is of another library ({library}), whose code does not run here"
         if fact:
             raise UserError(f"{place}: module {number} {fact}; {ELSEWHERE}")
-        modules.append(Module(str(entry.get("name", number)), kind, folder / path))
+        modules.append(Module(entry.name or str(number), kind, folder / path))
     kinds = [module.kind for module in modules]
     order = " ".join(kind for kind in kinds if kind != "Dropout")
     if not re.fullmatch("Transformer( Pooling( Dense)*( Normalize)*)?", order):
@@ -325,18 +343,12 @@ def _settings(folder: Path, transformer: Path) -> tuple[Json, Json]:
     options = next(filter(None, (_object(transformer / name) for name in TRANSFORMER_FILES)), {})
     place = folder / MODEL_SETTINGS_FILE
     settings = _object(place)
-    facts = []
-    prompts = settings.get("prompts") or {}
-    default = settings.get("default_prompt_name")
-    for key, value in {**options, **settings}.items():
-        if key in COUNTS and value is not None and (type(value) is not int or value < 1):
-            facts.append(f"{key}: {json.dumps(value)[:200]} is no number of them")
-    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
-        facts.append("prompts: not texts by their names")
-    elif default not in {None, "query", "document", *prompts}:  # the two are there in any model, and empty
-        facts.append(f"default_prompt_name: {unknown_name('prompt', str(default), prompts)}")
-    if facts:
-        raise UserError(*(f"{place}: {fact}; {DOWNLOAD}" for fact in facts))
+    named = validated(_Settings, {**options, **settings}, f"{place}: ", DOWNLOAD)
+    prompts = {"query", "document", *(named.prompts or {})}  # the two are there in any model, and empty
+    default = named.default_prompt_name
+    if default is not None and default not in prompts:
+        fact = unknown_name("prompt", default, prompts)
+        raise UserError(f"{place}: default_prompt_name: {fact}; {DOWNLOAD}")
     return options, settings
 
 

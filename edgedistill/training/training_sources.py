@@ -24,8 +24,8 @@ def _of_shipped_suites() -> frozenset[int]:
 
 @dataclass(eq=False)
 class TrainingSources:
-    """The rows `of` a recipe and the `tables` of its stages, by their places in it. They are read when they
-    are asked for.
+    """The rows of a recipe (`section`) and the `tables` of its stages, by their places in it. They are read
+    when they are asked for.
 
     Held-out texts with their sentences, held-out translations and held-out queries are measured: no other
     source trains on them, whatever letters they are written in. The answers of held-out queries are
@@ -34,7 +34,7 @@ class TrainingSources:
     student, those that are embedded in the role of a text or a query.
     """
 
-    of: recipe.Rows
+    section: recipe.Rows
     tables: Mapping[str, recipe.Rows]
     session: Session
     seed: int
@@ -59,7 +59,7 @@ class TrainingSources:
     def texts(self) -> Rows:
         """The rows of the recipe. Raises UserError as reading them does, and those of stages of which some
         are held out."""
-        return rows.build(self.of, self.session, self.seed, self._queries | self.measured)
+        return rows.build(self.section, self.session, self.seed, self._queries | self.measured)
 
     def of_stage(self, place: str) -> Rows:
         """The rows at a place, of files or made of the recipe's. Raises UserError as reading them does."""
@@ -68,18 +68,18 @@ class TrainingSources:
         if spec.queries is None:
             return self._read(place, measured)
         texts = self.texts.sides[0]
-        excluded = file_patterns.matching_files(self.of.exclude, self.session.data, "rows.exclude")
+        excluded = file_patterns.matching_files(self.section.exclude, self.session.data, "rows.exclude")
         measured |= deduplicate.excluded_keys(excluded)
-        count = texts.own - self.of.held_out + texts.paragraphs
+        count = texts.own - self.section.held_out + texts.paragraphs
         return made_tuples.build(spec.queries, texts, count, self.session, place, self.seed, measured)
 
     def _read(self, place: str, measured: set[int] | frozenset[int] = frozenset()) -> Rows:
-        return rows.build(self.tables[place], self.session, self.seed, measured, self.of.exclude, place)
+        return rows.build(self.tables[place], self.session, self.seed, measured, self.section.exclude, place)
 
     @cached_property
     def held_out_texts(self) -> set[int]:
         """The keys of what the recipe's rows hold out."""
-        return _held_out(self.of, self.texts)
+        return _held_out(self.section, self.texts)
 
     @cached_property
     def _queries(self) -> set[int]:

@@ -159,6 +159,11 @@ def test_columns_by_name_gz_and_files_under_data(tmp_path):
         ("kind: sts\ntasks: [{name: t}]\n", TABLE, "tasks[0].file: missing; this key is required"),
         ("kind: sts\ntasks: []\n", TABLE, "tasks: list should have at least 1 item"),
         (
+            "kind: pair_classification\ntasks: [{name: t, dev: pairs.tsv, test: pairs.tsv}]\n",
+            TABLE,
+            "pairs.tsv: is dev and test of t; ",
+        ),
+        (
             "kind: sts\ntasks: [{name: t, file: pairs.tsv, score: gold}]\n",
             TABLE,
             "pairs.tsv: no column 'gold'; ",
@@ -359,6 +364,17 @@ def test_broken_collections(tmp_path):
     beir(tmp_path / "set", {"d": "zero x"}, {"q": "zero"}, [("q", "d", 1), ("p", "d", 1)])
     with pytest.raises(UserError, match=r"query 'p' is not in queries.jsonl"):
         scoring.suite(path)
+    (tmp_path / "set/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\thigh\n")
+    with pytest.raises(UserError, match=r"query q, text d: grade 'high' is not a whole number"):
+        scoring.suite(path)
+    for row, fact in (
+        ('{"id": "q"}', "line 1: no `_id`"),
+        ('{"_id": "q", "text": [1]}', "holds list, not text"),
+    ):
+        (tmp_path / "set/queries.jsonl").write_text(row + "\n")
+        (tmp_path / "set/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+        with pytest.raises(UserError, match=f"queries.jsonl: .*{fact}"):
+            scoring.suite(path)
     beir(tmp_path / "empty" / "set", {}, {"q": "zero"}, [("q", "d", 1)])
     empty = write_suite(tmp_path / "empty", "kind: retrieval\ntasks: [{name: set, folder: set}]\n")
     with pytest.raises(UserError, match=r"corpus.jsonl: no texts; take it from the same release"):

@@ -106,7 +106,7 @@ COMMANDS: dict[str, Command] = {
         unfinished=("cache/teachers",),
         keeps="cache",
     ),
-    "search": Command("search {in}/bundle {in}/data/texts.txt an-apple --top 3", prints=True),
+    "search": Command("search an-apple {in}/bundle {in}/data/texts.txt --top 3", prints=True),
     "adapt": Command(
         f"adapt {{in}}/run {TEACHER} --steps 20 --minutes 9 --out adapted",
         ("adapted",),

@@ -1,5 +1,5 @@
 """What the long forms of these tests found, in one file: bench/reports/faults.json, from which
-bench/documents.py makes the table of SECURITY.md.
+bench/documents.py makes the table of bench/FAULTS.md.
 
 EDGEDISTILL_FAULTS=bench/reports/faults.json python -m pytest -m slow tests/faults
 """

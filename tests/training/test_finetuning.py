@@ -218,7 +218,7 @@ def test_labels_in_order_and_dev_rows_set_aside(tmp_path):
     session = quiet_session(tmp_path)
     task = opened(recipe.Rows(**{**FILE, "files": ["."]}, dev_rows=12), tmp_path, 0.5, session)
     reading = session.reading
-    assert reading.files == 1 and reading.not_read == {str(tmp_path): {"files": ["1 .xlsx"]}}
+    assert reading.files == 1 and reading.other_types == {".xlsx": 1}
     assert task.labels == ["7", "9", "10"]
     assert (len(task.dev.labels), len(task.train.labels)) == (12, 24)
     assert not set(task.dev.items) & set(task.train.items)
@@ -663,6 +663,13 @@ def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path):
         UserError, match="--suite mini: needs embeddings, one returns labels; use --suite task"
     ):
         measure(["one:w8"], ["mini"])
+    (tmp_path / "other.tsv").write_text("kind\tsentence\nneither\ta\n", encoding="utf-8")
+    for name, fact in (
+        ("none.tsv", "no such file"),
+        ("other.tsv", "label 'neither' is not among the bundle's"),
+    ):
+        with pytest.raises(UserError, match=fact):
+            measure(["one:w8"], [f"task:{tmp_path / name}"])
     with pytest.raises(UserError, match="some bundles return different labels"):
         measure(["one:w8", "two:w8"], [])
     with pytest.raises(

@@ -213,11 +213,7 @@ def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
 
 
 def test_what_is_refused(world: World, sources: Path):
-    known = "no finished student 'mano'; did you mean 'nano'? (micro, multi, nano, small)"
-    assert (
-        problem(world, {"weights": "mano"})
-        == f"student.weights: {known}; or give the folder of a bundle or a run"
-    )
+    assert problem(world, {"weights": "mano"}).startswith("student.weights: no finished student 'mano'")
     static = str(sources / "static")
     assert "is a static student, which has none; leave it out" in problem(
         world, {"weights": static, "dropout": 0.1}

@@ -125,7 +125,9 @@ class PairTables(Task):
     def read(self, find: Find) -> PairSplits:
         """Raises UserError where the task has not exactly two labels, and one file for both splits."""
         if find(self.dev).resolve() == find(self.test).resolve():
-            raise UserError(f"{self.name}: dev and test are both {self.test}; give one of them other pairs")
+            raise UserError(
+                f"{find(self.test)}: is dev and test of {self.name}; give one of them other pairs"
+            )
         tables = [
             labelled_tasks.read_table(find(name), self.texts, self.label, self.name)
             for name in (self.dev, self.test)
