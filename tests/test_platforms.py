@@ -38,7 +38,7 @@ def run(folder: Path, *arguments: str, code: str = WITHOUT, **env: str) -> subpr
     "arguments",
     [
         ["embed", "micro", "texts.txt", "--out", "x.npy"],
-        ["search", "micro", "texts.txt", "when does it open?"],
+        ["search", "when does it open?", "micro", "texts.txt"],
         ["bench", "micro", "--quick", "--threads", "1", "--suite", "sts-small"],
     ],
 )
