@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,48 +182,24 @@ class CorpusPass(ABC):
         return f"{len(self.corpus):,} texts"
 
 
-class CorpusWriter:
-    """Writes texts.bin and offsets.bin, and hashes the texts on the way."""
-
-    def __init__(self, folder: Path) -> None:
-        self.texts = (folder / "texts.bin").open("wb")
-        self.offsets = (folder / "offsets.bin").open("wb")
-        self.sha256 = hashlib.sha256()
-        self.offset = self.rows = 0
-        self.offsets.write((0).to_bytes(8, "little"))
-
-    def write(self, texts: Iterable[bytes]) -> int:
-        """Write texts one by one. Returns how many they were."""
-        before = self.rows
-        for text in texts:
-            self.rows = self.rows + 1
-            self.offset = self.offset + len(text)
-            self.texts.write(text)
-            self.offsets.write(self.offset.to_bytes(8, "little"))
-            self.sha256.update(text + b"\n")
-        return self.rows - before
-
-    def meta(self, training_count: int, sources: list[Json]) -> Json:
-        """The content of corpus.json."""
-        counts = {"format": FORMAT, "fingerprint": self.sha256.hexdigest(), "texts": self.rows}
-        return {**counts, "trained": training_count, "sources": sources}
-
-    def __enter__(self) -> CorpusWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self.texts, self.offsets:  # closes both even where the disk is full
-            pass
-
-
-def write(folder: Path, texts: Iterable[str], training_count: int | None, sources: list[Json]) -> None:
-    """Write texts one by one in the layout that Corpus opens; without `training_count`, all of them are for
-    training."""
-    with CorpusWriter(folder) as writer:
-        rows = writer.write(text.encode("utf-8", "replace") for text in texts)
-    trained = rows if training_count is None else training_count
-    writer.sha256.update(f"\0{trained}".encode())
-    files.write_json(folder / "corpus.json", writer.meta(trained, sources))
+def write(folder: Path, training: Iterable[bytes], held_out: Iterable[bytes] = ()) -> Json:
+    """Write texts one by one in the layout that Corpus opens. Returns the content of corpus.json but for the
+    sources."""
+    sha256 = hashlib.sha256()
+    rows = offset = trained = 0
+    with (folder / "texts.bin").open("wb") as together, (folder / "offsets.bin").open("wb") as offsets:
+        offsets.write(bytes(8))
+        for texts in (training, held_out):
+            for text in texts:
+                rows += 1
+                offset += len(text)
+                together.write(text)
+                offsets.write(offset.to_bytes(8, "little"))
+                sha256.update(text + b"\n")
+            if texts is training:
+                trained = rows
+                sha256.update(b"\0held out\0")
+    return {"format": FORMAT, "fingerprint": sha256.hexdigest(), "texts": rows, "trained": trained}
 
 
 class Table(NamedTuple):
@@ -501,30 +478,30 @@ def _write_split(making: Making, spool: Spool, folder: Path) -> Json:
                 f"{making.place}: nothing to train on: all texts are measured; lower {making.place}.held_out"
             )
     kept = np.union1d(trained, held_out)
-    added = {}
-    passages = None
+    counts = Counter[str]()
+
+    def noted(name: str, texts: Iterable[bytes]) -> Iterator[bytes]:
+        for text in texts:
+            counts[name] += 1
+            yield text
+
+    to_train = [spool.lines(trained)]
+    to_hold_out = [spool.lines(held_out)]
     if spec.paragraphs:
-        added[PARAGRAPHS] = added_texts.joined_lines(spec.paragraphs, spool, begins, usable, making.seed)
+        paragraphs = added_texts.joined_lines(spec.paragraphs, spool, begins, usable, making.seed)
+        to_train.append(noted(PARAGRAPHS, paragraphs))
     if spec.documentation_texts:
         general = added_texts.general_sentences(spec.documentation_texts)
-        added[DOCUMENTATION] = (
-            text for text in general if deduplicate.key(text.decode("utf-8")) not in measured
-        )
+        unmeasured = (text for text in general if deduplicate.key(text.decode("utf-8")) not in measured)
+        to_train.append(noted(DOCUMENTATION, unmeasured))
     if spec.passages:
         passages = added_texts.PassageCutter(spec.passages, making.seed)
-        added[PASSAGES] = passages.of(spool.lines(trained), making.excluded_keys | measured)
-    with CorpusWriter(folder) as writer:
-        writer.write(spool.lines(trained))
-        counts = {name: writer.write(texts) for name, texts in added.items()}
-        training_count = writer.rows
-        writer.sha256.update(b"\0held out\0")
-        writer.write(spool.lines(held_out))
-        if passages:
-            known = making.excluded_keys | set(spool.keys(trained).tolist())
-            counts[PASSAGES] += writer.write(passages.of(spool.lines(held_out), known))
+        excluded = making.excluded_keys
+        known = excluded | set(spool.keys(trained).tolist())
+        to_train.append(noted(PASSAGES, passages.of(spool.lines(trained), excluded | measured)))
+        to_hold_out.append(noted(PASSAGES, passages.of(spool.lines(held_out), known)))
+    meta = write(folder, chain.from_iterable(to_train), chain.from_iterable(to_hold_out))
     names = [table.name for table in making.tables]
-    listed = [*zip(names, spool.counts(kept), strict=True)]
-    listed += [(name, count) for name, count in counts.items() if count]
-    sources = [{"name": name, "texts": count} for name, count in listed]
+    listed = [*zip(names, spool.counts(kept), strict=True), *counts.items()]
     spool.left_out[deduplicate.MEASURED] += len(begins) - len(kept)
-    return writer.meta(training_count, sources)
+    return {**meta, "sources": [{"name": name, "texts": count} for name, count in listed]}

@@ -46,8 +46,8 @@ def build(
         rows = array("q")
         sources = [{"name": "queries made from the rows"}]
         made = _queries(spec, texts, count, {*measured}, rows, np.random.default_rng(seed))
-        write_side(folder, 0, made, sources)
-        write_side(folder, 1, _whole(texts, count), texts.sources)
+        write_side(folder, 0, sources, made)
+        write_side(folder, 1, texts.sources, _whole(texts, count))
         documents = np.array(rows, np.int64)
         if len(np.unique(documents)) < 2:
             raise UserError(

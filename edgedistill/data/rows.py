@@ -12,7 +12,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -261,8 +261,8 @@ def _write(making: Making, spool: Spool, kept: ndarray, folder: Path, whole: boo
     sources = [{"name": table.name} for table in making.tables]
     for number, side in enumerate(sides):
         cells = np.split(side.first, [side.training_count])
-        texts = chain.from_iterable(_texts(spool, kept, part, side.rows.shape[1], number) for part in cells)
-        write_side(folder, number, texts, sources, side.training_count)
+        texts = [_texts(spool, kept, part, side.rows.shape[1], number) for part in cells]
+        write_side(folder, number, sources, *texts)
     order = np.argsort(held, kind="stable")
     index = np.concatenate([side.rows for side in sides], 1)[order]
     behind = {}
@@ -296,11 +296,13 @@ def _write(making: Making, spool: Spool, kept: ndarray, folder: Path, whole: boo
 
 
 def write_side(
-    folder: Path, number: int, texts: Iterable[str], sources: list[Json], trained: int | None = None
+    folder: Path, number: int, sources: list[Json], training: Iterable[str], held_out: Iterable[str] = ()
 ) -> None:
-    """Write the corpus of a side; all of its texts are for training where it is not said how many."""
-    (folder / SIDES[number]).mkdir()
-    corpus.write(folder / SIDES[number], texts, trained, sources)
+    """Write the corpus of a side."""
+    side = folder / SIDES[number]
+    side.mkdir()
+    parts = ((text.encode("utf-8", "replace") for text in texts) for texts in (training, held_out))
+    files.write_json(side / "corpus.json", {**corpus.write(side, *parts), "sources": sources})
 
 
 def write_rows(folder: Path, index: ndarray, meta: Json, **behind: ndarray) -> None:
@@ -323,7 +325,7 @@ def write_items(folder: Path, items: list[Row], labels: ndarray, meta: Json) -> 
     for number, texts in enumerate(columns):
         numbers = {text: at for at, text in enumerate(dict.fromkeys(texts))}
         index[:, number] = [numbers[text] for text in texts]
-        write_side(folder, number, numbers, meta["sources"])
+        write_side(folder, number, meta["sources"], numbers)
     write_rows(folder, index, meta, labels=labels)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 from pydantic import ValidationError
 
 from edgedistill import files
-from edgedistill.errors import UserError, shown, unknown_name
+from edgedistill.errors import UserError, counted, shown, unknown_name
 from edgedistill.files import Json
 from edgedistill.recipe import yaml_file
 from edgedistill.recipe.experiment import Recipe
@@ -173,12 +173,8 @@ def _item(items: list[Any], index: str, path: str, change: str) -> int:
     item."""
     if index.isdecimal() and len(index) < 10 and int(index) < len(items):
         return int(index)
-    if not items:
-        raise UserError(f"--set {change}: {path} is empty; add its items in the recipe")
-    last = f", the last {path}.{len(items) - 1}" if len(items) > 1 else ""
     raise UserError(
-        f"--set {change}: {path} has {len(items)} item{'s' if len(items) > 1 else ''}; the first is "
-        f"{path}.0{last}"
+        f"--set {change}: {path} has {counted(len(items), 'item')}, numbered from 0; correct {index!r}"
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import normalizers
+from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill import recipe
@@ -76,6 +76,11 @@ def _lowered(tokenizer: Any) -> Any:
     if any(isinstance(step, normalizers.Lowercase) for step in steps):
         return tokenizer
     backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    return with_backend(tokenizer, backend)
+
+
+def with_backend(tokenizer: PreTrainedTokenizerBase, backend: Tokenizer) -> PreTrainedTokenizerBase:
+    """A tokenizer of this backend, with the special tokens and limits of another one."""
     kept = ("model_max_length", "padding_side", "truncation_side", "model_input_names")
     options = {**tokenizer.special_tokens_map, **{name: getattr(tokenizer, name) for name in kept}}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **options)

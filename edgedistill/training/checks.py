@@ -42,8 +42,7 @@ def stage_rows(spec: Recipe, sources: TrainingSources, models: Models) -> list[S
     texts = sources.texts
     with problems.collect():
         if spec.targets is not None:
-            dims = models.teacher.dims + sum(models.scorers[at].dims for at in spec.beside)
-            targets.check(spec.targets, dims, texts.training_count)
+            targets.check(spec.targets, models.teacher.dims, texts.training_count)
     for stage in distillation_stages(spec):
         with problems.collect():
             rows.append(_rows_of(stage, sources))

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.files import Json
+from edgedistill.teacher.tokenizer_files import with_backend
 
 CHUNK = 8_192  # texts tokenized at a time
-SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 UNUSED = re.compile(r"\[unused\d+\]")  # places of BERT's vocabulary that no text reaches
 # byte fallback writes a character without a token as these
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
@@ -58,13 +58,14 @@ def trimmed(
             f"min_count: no token occurs {trim.min_count:,} times in the corpus; lower it, or add texts"
         )
     vocabulary = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
-    special = added | set(_special_tokens(tokenizer).values()) | _unknown(model)
+    special = added | set(tokenizer.all_special_tokens) | _unknown(model)
     kept = REQUIRED[model["type"]](model, used) | special & ids.keys()
     if model.get("byte_fallback"):
         kept |= BYTES & vocabulary
     # the model's tokens in their old order, then added tokens that the model lacks: they always come last
     ordered = sorted(kept, key=lambda token: (token not in vocabulary, ids[token]))
-    return _tokenizer(tokenizer, _reduced(data, ordered, ids))
+    reduced = json.dumps(_reduced(data, ordered, ids), ensure_ascii=False)
+    return with_backend(tokenizer, Tokenizer.from_str(reduced))
 
 
 def _training(corpus: Corpus) -> Iterator[str]:
@@ -127,18 +128,6 @@ def _renumbered(part: Any, new_ids: dict[int, int]) -> Any:
         else:
             renumbered[key] = _renumbered(value, new_ids)
     return renumbered
-
-
-def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    return {name: str(getattr(tokenizer, name)) for name in SPECIAL if getattr(tokenizer, name, None)}
-
-
-def _tokenizer(like: PreTrainedTokenizerBase, data: Json) -> PreTrainedTokenizerBase:
-    """A transformers tokenizer of this data, with the special tokens and limits of the old one."""
-    raw = Tokenizer.from_str(json.dumps(data, ensure_ascii=False))
-    kept = ("model_max_length", "padding_side", "truncation_side", "model_input_names")
-    options = {name: getattr(like, name) for name in kept}
-    return PreTrainedTokenizerFast(tokenizer_object=raw, **options, **_special_tokens(like))
 
 
 def _characters(tokens: Iterable[str]) -> set[str]:

@@ -274,7 +274,7 @@ def test_changes_apply_before_the_check(tmp_path):
     assert (changed.stages[0].epochs, changed.stages[0].learning_rate, changed.student.layers) == (3, 1e-4, 1)
     for change, says in [
         ("seed", "no '='"),
-        ("stages.7.epochs=1", "stages has 1 item; the first is stages.0"),
+        ("stages.7.epochs=1", "stages has 1 item, numbered from 0; correct '7'"),
         ("name.first=1", "inside a plain value"),
         ("stages.0.epoch=1", "no key 'epoch'; did you mean 'epochs'?"),
     ]:
