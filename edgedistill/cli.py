@@ -460,6 +460,11 @@ def adapt(
         None, "MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."
     ),
     revision: Revision = None,
+    also: str | None = _value(
+        None,
+        "MODEL[@REV]",
+        "A second teacher beside it, such as intfloat/multilingual-e5-small@main: learn from both.",
+    ),
     minutes: float = _value(10, "N", "Minutes for the whole command.", min=0.1, max=100_000),
     steps: int | None = _value(
         None, "N", "Train so many steps instead of by the clock: the same student each time.", min=1
@@ -489,10 +494,14 @@ def adapt(
     from edgedistill.resolve import unfinished_run
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
+    second = None
+    if also is not None:
+        model, _, of_second = also.partition("@")
+        second = recipe.Teacher(model=model, revision=of_second or None)
     queries = None if pairs is None else Pairs(pairs, query_column, text_column)
     request = adapting.Request(
         *(student, texts, out, Path("runs"), column, other, minutes, steps),
-        *(tuple(listed(precision)), overwrite, queries, began),
+        *(tuple(listed(precision)), overwrite, queries, second, began),
     )
     for folder in (out, request.run, request.suite):
         if not resume:
@@ -829,8 +838,8 @@ def search(
 
     Paragraphs, lines and table rows are ranked by meaning (cosine to the question) and, with the extra
     `search`, by the question's words (BM25: how much of the question a text contains; rare words count more,
-    and one common word alone very little). `score` joins both; texts of fewer than 5 words get less. --json
-    prints whole texts. Embeddings are cached, so only new and changed texts are embedded.
+    and one common word alone very little). `score` joins both. --json prints whole texts. Embeddings are
+    cached, so only new and changed texts are embedded.
     """
     from edgedistill import search_files
     from edgedistill.data import bm25

@@ -34,7 +34,6 @@ SHORTEST = 100  # characters of a passage of a document with markup that stands 
 BEGUN = 6  # words by which a part of a paragraph is found in its file, and what may stand between two
 BETWEEN = r"(?:<[^<>]*>|[^\w<])+"
 MOST_LINES = 10_000  # of a paragraph
-SENTENCE, LABEL = 5, 60  # words of a text that ranks in full, and letters in which they are counted
 PLACES = 2  # of equal texts, that are printed too
 INDENT, LINES = 5, 3  # of a text that is printed
 KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
@@ -82,9 +81,8 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
 
     A result is {file, line (or row, item), text, also, score, cosine, bm25}; `also` has the other places of
     an equal text, {file, line} each. `score` ranks them, `bm25` is the share of the question's words that a
-    text has. A text of fewer than SENTENCE words gets that share of its score, unless cosines decide alone.
-    `close` is False where even the best score says that no text answers, None of few texts. `read` is a
-    `Reading.report`; `embedded` says how many texts were not in the cache.
+    text has. `close` is False where even the best score says that no text answers, None of few texts. `read`
+    is a `Reading.report`; `embedded` says how many texts were not in the cache.
     Raises UserError for an empty question, where no file is found, none has text, or a named one is damaged.
     """
     question = readers.normalize(request.question)
@@ -111,10 +109,6 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"
     scores = bm25.joined(cosines, words, weight)
-    if weight:
-        # a label repeats words of the question and answers nothing
-        lengths = np.array([len(bm25.words(text[:LABEL])) for text in texts])
-        scores = np.where(scores > 0, scores * np.minimum(1, lengths / SENTENCE), scores)
     best = bm25.joined(cosines, words).max()
     results = []
     for at in np.argsort(-scores[0], kind="stable")[:top].tolist():

@@ -314,13 +314,6 @@ def test_the_question_comes_first(docs: Path, line: str, expected: object):
     assert search_files.arguments(question, words) == expected
 
 
-def test_a_label_stands_behind_the_text_that_answers(nano: Bundle, session: Session, tmp_path):
-    answer = "To reset your password, open the page of your account and follow the link below the form."
-    (tmp_path / "a.txt").write_text(f"Password reset\n{answer}\n")
-    found = asked(nano, [str(tmp_path / "a.txt")], session, "How do I reset my password?")["results"]
-    assert found[0]["text"] == answer and found[0]["cosine"] < found[1]["cosine"]
-
-
 def test_a_long_text_is_cut_to_three_lines(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     hit = {

@@ -105,6 +105,12 @@ class Recipe(Section):
         return {f"{place}.scores.teachers[{at}]": teacher for at, teacher in enumerate(teachers)}
 
     @property
+    def beside(self) -> dict[str, Teacher]:
+        """The teachers of `targets` beside the recipe's own, by their places."""
+        teachers = [] if self.targets is None else self.targets.teachers
+        return {f"targets.teachers[{at}]": teacher for at, teacher in enumerate(teachers)}
+
+    @property
     def finished(self) -> Finished | None:
         """The finished student that goes on learning, where the recipe's is one."""
         return self.student if isinstance(self.student, Finished) else None
@@ -246,6 +252,8 @@ class Recipe(Section):
             raise ValueError(
                 "targets.raw: a reduced teacher reads embeddings of unit length; leave `raw` out"
             )
+        if self.beside and not self.student.trained:
+            raise ValueError("targets.teachers: a reduced teacher is one model; leave `teachers` out")
         if raw and self.teacher.embeddings is not None:
             raise ValueError(
                 "targets.raw: precomputed embeddings are kept at unit length; give the teacher's model, or "

@@ -169,6 +169,11 @@ class Targets(Section):
         "lengths. DistilCSE's KD matches such embeddings.",
     )
     normalize: bool = Field(True, description="Scale the targets to unit length.")
+    teachers: OtherTeachers = Field(
+        [],
+        description="Models beside the recipe's teacher, which read texts as documents. The targets' cosines "
+        "are about the mean of what all of them give. Needs `reduce` of kind pca.",
+    )
     sample: int = Field(
         20_000, ge=2, description="Number of texts that reducers and alignments are fitted on."
     )
@@ -178,6 +183,10 @@ class Targets(Section):
         if self.raw and self.normalize:
             raise ValueError(
                 "`raw` keeps the lengths that `normalize` removes; set normalize: false, or leave `raw` out"
+            )
+        if self.teachers and (self.reduce.kind != "pca" or self.reduce.keeps_space):
+            raise ValueError(
+                "`teachers` are beside the teacher's dimensions; set reduce: {kind: pca}, no rank"
             )
         return self
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +37,20 @@ class EmbeddingRows(Protocol):
     def dims(self) -> int: ...
 
     def __getitem__(self, rows: ndarray) -> ndarray: ...
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The embeddings of several teachers of the same texts, one behind the other."""
+
+    parts: tuple[EmbeddingRows, ...]
+
+    @property
+    def dims(self) -> int:
+        return sum(part.dims for part in self.parts)
+
+    def __getitem__(self, rows: ndarray) -> ndarray:
+        return np.concatenate([part[rows] for part in self.parts], 1)
 
 
 @dataclass(frozen=True)
@@ -95,7 +110,17 @@ def _fit_on_sample(spec: Targets, data: FittingData) -> Affine:
             f"targets.dims: {spec.dims} dimensions are fitted to the student's embeddings, which have "
             f"{student.shape[1]}; make them equal"
         )
-    return fit(spec, data.embeddings[rows].astype(np.float64), student.astype(np.float64))
+    embeddings = data.embeddings[rows].astype(np.float64)
+    mean, scale = np.zeros(embeddings.shape[1]), np.ones(embeddings.shape[1])
+    # Those of the teachers beside the recipe's may be all alike: without their mean, they are of unit length
+    # on average. The recipe's own are as they are.
+    parts = data.embeddings.parts if isinstance(data.embeddings, SideBySide) else ()
+    for start, end in pairwise(np.cumsum([part.dims for part in parts])):
+        mean[start:end] = embeddings[:, start:end].mean(0)
+        centred = embeddings[:, start:end] - mean[start:end]
+        scale[start:end] = 1 / max(1e-12, np.linalg.norm(centred, axis=1).mean())
+    affine = fit(spec, (embeddings - mean) * scale, student.astype(np.float64))
+    return Affine(scale[:, None] * affine.weight, affine.bias - (mean * scale) @ affine.weight)
 
 
 def pca(embeddings: ndarray, dims: int, centre: bool = True, variance_exponent: float = 0.0) -> Affine:

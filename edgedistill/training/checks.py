@@ -42,7 +42,8 @@ def stage_rows(spec: Recipe, sources: TrainingSources, models: Models) -> list[S
     texts = sources.texts
     with problems.collect():
         if spec.targets is not None:
-            targets.check(spec.targets, models.teacher.dims, texts.training_count)
+            dims = models.teacher.dims + sum(models.scorers[at].dims for at in spec.beside)
+            targets.check(spec.targets, dims, texts.training_count)
     for stage in distillation_stages(spec):
         with problems.collect():
             rows.append(_rows_of(stage, sources))

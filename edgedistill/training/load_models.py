@@ -34,7 +34,8 @@ class Models:
     """The models whose embeddings a run may match and whose weights its student may start from.
 
     `weights` is what `student.weights` names, and `finished` is the run or bundle of the finished student
-    that the recipe goes on with. `scorers` are the other teachers of scores, by their places.
+    that the recipe goes on with. `scorers` are the other teachers, of scores or beside it in
+    `targets`, by their places.
     """
 
     teacher: AnyTeacher
@@ -73,7 +74,7 @@ def open_models(spec: Recipe, session: Session) -> Models:
 def _scorers(spec: Recipe) -> dict[str, Teacher]:
     """The teachers beside the recipe's own, by their places."""
     stages = map(spec.scorers, range(len(spec.distilling)))
-    return {place: teacher for named in stages for place, teacher in named.items()}
+    return {place: teacher for named in (spec.beside, *stages) for place, teacher in named.items()}
 
 
 def _open_teacher(spec: Recipe, session: Session) -> AnyTeacher:

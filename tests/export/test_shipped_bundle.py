@@ -34,7 +34,7 @@ def shipped(request: pytest.FixtureRequest) -> bundle.Bundle:
 
 
 def sections(shipped: bundle.Bundle) -> list[Rows]:
-    spec = recipe.parse(shipped.manifest["recipe"], "manifest.json")
+    spec = recipe.parse(shipped.manifest["recipe"], "manifest.json", recorded=True)
     return [rows for rows in (spec.rows, *(stage.rows for stage in spec.distilling)) if rows is not None]
 
 

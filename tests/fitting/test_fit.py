@@ -35,12 +35,12 @@ def test_the_winner_keeps_to_the_budget(finished: Finished):
 def test_the_best_measured_state_is_exported(finished: Finished):
     result, candidates = finished.result, finished.result["candidates"]
     scores = [each["measures"]["score"] for each in candidates]
-    assert len(candidates) == 5 and scores == sorted(scores, reverse=True)
+    assert 2 <= len(candidates) <= 5 and scores == sorted(scores, reverse=True)
     names = [each.name for each in fit.ranked(state_of(finished.folder))]
     assert result["winner"]["candidate"] == names[0]
     untrained = next(each for each in candidates if each["name"].endswith("-untrained"))
     assert untrained["measures"] == result["start"] and untrained["steps"] == 0
-    assert next(each for each in candidates if each["name"].endswith("-longer"))["steps"] > 0
+    assert all(each["steps"] > 0 for each in candidates if each is not untrained)
     json.dumps(result)
 
 

@@ -24,7 +24,7 @@ from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher import encoder, precomputed_embeddings, targets
 from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.targets import check, fit, fix_signs, pca, procrustes, ridge
-from edgedistill.training import train
+from edgedistill.training import load_models, train
 from edgedistill.training.initial_student import initial_weights
 from edgedistill.training.inputs.stage_targets import TargetReader
 from edgedistill.training.load_models import Models
@@ -199,6 +199,32 @@ def test_alignment_begins_nearer(world: World, tmp_path):
         found[align] = ((made[rows] * own).sum(1).mean(), gram(made[rows][:40])[np.triu_indices(40, 1)])
     assert found["procrustes"][0] > found["signed_permutation"][0] > found["none"][0]
     assert spearmanr(found["procrustes"][1], found["none"][1]).statistic > 0.9999
+
+
+def test_targets_of_two_teachers_have_the_cosines_of_both(world: World, tmp_path):
+    """The second is a run, whose embeddings are centred."""
+    go(world, tmp_path / "second", student={**BARE, "width": 32})
+    both = {"reduce": {"kind": "pca", "centre": False}, "dims": 16}
+    both["teachers"] = [{"model": str(tmp_path / "second")}]
+    spec = world.spec(student=BARE, targets=both)
+    session = Session(data=world.data)
+    texts = corpus.build(spec.rows, session, spec.seed)  # type: ignore[arg-type]
+    models = load_models.open_models(spec, session)
+    tokenizer = encoder.TeacherEncoder(spec.teacher).tokenizer
+    student = initial_weights.build(spec, models, tokenizer, session)
+    reader = TargetReader(spec, models, Rows.of_texts(texts), student, session, tmp_path / "maps")
+    rows, upper = np.arange(80), np.triu_indices(80, 1)
+    teacher, second = (
+        TeacherPass(model, texts, QUIET).open()[rows]
+        for model in (models.teacher, models.scorers["targets.teachers[0]"])
+    )
+    both_cosines = (gram(teacher) + gram(unit_rows(second - second.mean(0))))[upper]
+    found = gram(reader.of_texts[rows])[upper]
+    assert spearmanr(found, both_cosines).statistic > max(
+        0.8, spearmanr(found, gram(teacher)[upper]).statistic
+    )
+    with pytest.raises(UserError, match="targets.*teachers.*pca"):
+        recipe.parse(world.recipe(student=BARE, targets={**both, "reduce": {"kind": "none"}}), "test")
 
 
 def test_targets_outlive_a_kill(world: World, tmp_path):

@@ -57,8 +57,8 @@ class StageTargets:
 
 
 class Side(NamedTuple):
-    """A side of rows, and who embeds it: the recipe's teacher, the assistant, or the teacher of scores at
-    the place `scorer`."""
+    """A side of rows, and who embeds it: the recipe's teacher, the assistant, or the other teacher at the
+    place `scorer`, which reads texts as documents."""
 
     rows: Rows
     number: int
@@ -73,8 +73,10 @@ class Side(NamedTuple):
     def model(self, models: Models) -> Embeds:
         """The model that embeds it."""
         if self.match.of == "teacher":
-            model = models.teacher if self.scorer is None else models.scorers[self.scorer]
-            return model.in_role(self.rows.roles[self.number])
+            role = self.rows.roles[self.number]
+            if self.scorer is None:
+                return models.teacher.in_role(role)
+            return models.scorers[self.scorer].in_role("document" if role == "text" else role)
         output = self.match.layer == "output"
         return models.taught if output else assistant.embedding_layer(models.taught)
 
@@ -113,10 +115,12 @@ def embedded(spec: Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterator[Side
     """Every side that a recipe's stages, with these rows, and its `targets` need embedded."""
     if spec.targets is not None:
         yield Side(texts, 0, raw=spec.targets.raw)
+        yield from (Side(texts, 0, scorer=at) for at in spec.beside)
     for number, (stage, rows) in enumerate(zip(spec.distilling, stages, strict=True)):
         unmapped = spec.targets is None
         sides = [side for side in matched(stage, rows) if side.rows is not texts or side.number or unmapped]
         yield from sides
+        yield from (side._replace(scorer=at) for at in spec.beside for side in sides)
         if rows.ranked:
             both = (0, 1) if needs_cosines(stage, spec.rows_of(stage)) else ()
             yield from (Side(rows, side) for side in both)
@@ -152,7 +156,7 @@ class TargetReader:
         spec = self.spec
         if spec.targets is None:
             return self._open(Side(self.texts, 0))
-        embeddings = self._open(Side(self.texts, 0, raw=spec.targets.raw))
+        embeddings = self._open_all(Side(self.texts, 0, raw=spec.targets.raw))
         data = targets.FittingData(embeddings, self.texts.training_count, self._of_student, spec.seed)
         return targets.load_or_fit(spec.targets, data, self.folder / "targets", self.session.log)
 
@@ -167,7 +171,12 @@ class TargetReader:
         if side.rows is self.texts and side.number == 0:
             return self.of_texts
         _ = self.of_texts  # fits the map
-        return targets.read(self.spec.targets, self._open(side), self.folder / "targets")
+        return targets.read(self.spec.targets, self._open_all(side), self.folder / "targets")
+
+    def _open_all(self, side: Side) -> EmbeddingRows:
+        """What the recipe's `targets` map: the embeddings of all their teachers."""
+        others = [self._open(side._replace(scorer=at, raw=False)) for at in self.spec.beside]
+        return targets.SideBySide((self._open(side), *others)) if others else self._open(side)
 
     def _embedded(self, rows: Rows, scorer: str | None) -> Embedded:
         """Both sides of rows, as the recipe's teacher or a teacher of scores embeds them."""
