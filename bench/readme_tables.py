@@ -22,10 +22,10 @@ def markdown(reports: list[Report]) -> str:
     only where a teacher was measured, and shares only of its own students."""
     names = suites(reports)
     shares = tables.compared(reports)
-    teachers = {report["bundle"]["teacher"] for report in reports if is_teacher(report)}
+    teachers = {report["bundle"].get("teacher") for report in reports if is_teacher(report)}
     rows = []
     for report in reports:
-        own = {**report, "kept": report["kept"] if report["bundle"]["teacher"] in teachers else {}}
+        own = {**report, "kept": report["kept"] if report["bundle"].get("teacher") in teachers else {}}
         row = tables.cells(own, names, shares, disturbances([report]))
         name = f"**{tables.title(report)}**" if is_teacher(report) else tables.title(report)
         rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])

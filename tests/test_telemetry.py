@@ -20,7 +20,7 @@ CLI = [sys.executable, "-m", "edgedistill.cli"]
 LOAD = "import edgedistill; edgedistill.load('nano').encode('A text.')"
 PROGRAMS = {
     "embed": [*CLI, "embed", "nano"],
-    "search": [*CLI, "search", "nano", str(ROOT / "README.md"), "how small is it?"],
+    "search": [*CLI, "search", "how small is it?", str(ROOT / "README.md")],
     "verify": [*CLI, "verify", "nano"],
     "load": [sys.executable, "-c", LOAD],
     "embed.py": [sys.executable, str(ROOT / "export/python/embed.py"), str(NANO)],

@@ -243,6 +243,7 @@ def _write_data(data: Path):
         else:
             some, language = take(12), path.split(".en-")[1].split(".")[0]
             _table(file, {"en": some, language: [f"{text[::-1]} {language}" for text in some]})
+    (data / "own.txt").write_text("\n".join(take(240)), encoding="utf-8")
     texts = take(120)
     vectors = np.random.default_rng(0).standard_normal((len(texts), WIDTH)).astype(np.float32)
     pq.write_table(pa.table({"text": texts, "embedding": list(vectors)}), data / "closed.parquet")

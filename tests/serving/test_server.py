@@ -625,7 +625,7 @@ def test_a_failed_batch_fails_its_requests_and_no_others(monkeypatch, folder: Pa
         (["nowhere"], "no bundle 'nowhere'; choose one: (micro, multi, nano, small)"),
         (["BUNDLE:int8"], "int8"),
         (["BUNDLE", "--host", "192.0.2.1"], "192.0.2.1:8000: "),
-        (["BUNDLE", "--port", "70000"], "edgedistill serve: --port 70000: "),
+        (["BUNDLE", "--port", "70000"], "edgedistill serve: Invalid value for '--port': "),
         (["BUNDLE", "--device", "cdua"], "no device 'cdua'; did you mean 'cuda'?"),
         (["BUNDLE", "--threads", "0"], "--threads 0: not a whole number from 1"),
         (["BUNDLE", "--api-key", " "], "--api-key: empty; give a key, or leave it out"),
