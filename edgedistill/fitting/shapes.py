@@ -40,9 +40,10 @@ FEWEST_TOKENS, FEWEST, FEWER = 4_000, 0.5, 0.96
 TRAINING: dict[str, dict[str, Any]] = {
     "bert": {"batch": 128, "optimizer": "muon", "learning_rate": 2e-3},
     "static": {"batch": 128, "learning_rate": 1e-3},
-    # all layers of an encoder: nearly the teacher before the first step
+    # all layers of an encoder, or most: nearly the teacher before the first step
     "whole": {"batch": 128, "optimizer": "adamw", "learning_rate": 3e-4},
 }
+MOST_LAYERS = 0.75  # of an encoder's, that learn like all of them
 FOREIGN_RATE = 1e-4  # of an encoder's whole layers that another teacher teaches in their own space
 SMALLEST_BATCH, STEPS_OF_AN_EPOCH = 8, 16  # of few texts: smaller batches, so that an epoch has some steps
 # A finished student: the weight of what it is to embed as before, and its initial weights' share of the
@@ -233,7 +234,8 @@ def stage(shape: Shape, source: Source, count: int) -> dict[str, Any]:
     if shape.student:
         settings = finished_stage(source.finished[shape.student].kind)
     else:
-        settings = dict(TRAINING["whole" if source.is_whole(shape) else shape.kind])
+        most = source.layers is not None and shape.layers >= MOST_LAYERS * source.layers.depth
+        settings = dict(TRAINING["whole" if most else shape.kind])
     while settings["batch"] > SMALLEST_BATCH and count < STEPS_OF_AN_EPOCH * settings["batch"]:
         settings["batch"] //= 2
     objective = {"kind": "cosine"}

@@ -88,6 +88,13 @@ def test_the_shapes_of_an_encoder_and_their_sizes():
     assert size == pytest.approx(layers + 12_000 * (64 + 15.3) + 384 * 512, rel=0.05)
 
 
+def test_most_layers_learn_like_all_of_them():
+    assert SOURCE.layers is not None
+    twelve = replace(SOURCE, layers=replace(SOURCE.layers, depth=12))
+    stages = [shapes.stage(Shape("w4", layers=count), twelve, 20_000) for count in (12, 10, 8)]
+    assert [stage["optimizer"] for stage in stages] == ["adamw", "adamw", "muon"]
+
+
 def measured(p50: Callable[[Shape], float]) -> tuple[list[Shape], Callable[[Shape], Costed]]:
     """A measurement by formulas, and what was measured."""
     seen: list[Shape] = []
