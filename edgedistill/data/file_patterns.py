@@ -48,7 +48,7 @@ def matching_files(
 def missing(path: Path) -> str:
     """What to say of a path where there is nothing: with the name beside it that may be meant."""
     if os.path.isdir(path):
-        return f"a folder without texts ({', '.join(input_file.KINDS)})"
+        return f"no texts in this folder ({', '.join(input_file.KINDS)})"
     try:
         known = os.listdir(path.parent)
     except PermissionError:

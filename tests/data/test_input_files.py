@@ -330,7 +330,7 @@ def test_a_folder_is_its_texts_and_tables(tree: Path):
     assert found(tree / "node_modules", "**/*.md") == ["e/f.md"]
     (tree / "code").mkdir()
     (tree / "code" / "a.py").write_text("no text\n")
-    with pytest.raises(UserError, match=r"--texts: .*'code': a folder without texts .*, but 1 .py;"):
+    with pytest.raises(UserError, match=r"--texts: .*'code': no texts in this folder .*, but 1 .py;"):
         found(tree, "code")
 
 
