@@ -619,8 +619,8 @@ def export(
 ) -> None:
     """Export a run or a sentence-transformers model as a bundle.
 
-    Every graph is compared with the PyTorch model first. The bundle is written atomically after its checks
-    pass.
+    Every ONNX graph is compared with the PyTorch model first. The bundle is written atomically after its
+    checks pass. --core and --web write no graph.
     """
     precisions = listed(precision)
     if (folder := core or web) is not None:

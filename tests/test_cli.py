@@ -265,7 +265,7 @@ def test_embed_of_an_empty_input(tmp_path):
             "check nano",
             "nano: reads 'unlabeled/tatoeba_en.txt.gz' and 13 more in a data folder; give --data ",
         ),
-        ("search question .", "search: no file matches '.': a folder without texts ("),
+        ("search question .", "search: no file matches '.': no texts in this folder ("),
         ("embed", "edgedistill embed: Missing argument 'BUNDLE[:PRECISION]'; edgedistill embed --help"),
         ("embed nano x.csv -o y", "edgedistill embed: No such option: -o; edgedistill embed --help"),
         ("verify nano micro", "edgedistill verify: Got unexpected extra argument"),

@@ -20,7 +20,7 @@ def matching_files(
     patterns: list[str], data: Path | None, place: str, reading: Reading | None = None
 ) -> list[Path]:
     """The files that match any of the globs, in order, each once. Relative globs start from the folder
-    `data`; `**` stands for a folder and all below it, linked ones too, but for node_modules. An address in an
+    `data`; `**` stands for a folder and all below it, linked ones too, but for packages. An address in an
     object store, such as s3://bucket/texts/*.txt, stands for the files there. A folder is all texts and
     tables in it. What hides behind a dot is found only where a pattern has that dot. `reading` is told of the
     other files in folders, of pipes and devices, and of folders that cannot be opened.
@@ -48,7 +48,7 @@ def matching_files(
 def missing(path: Path) -> str:
     """What to say of a path where there is nothing: with the name beside it that may be meant."""
     if os.path.isdir(path):
-        return f"a folder without texts ({', '.join(input_file.KINDS)})"
+        return f"no texts in this folder ({', '.join(input_file.KINDS)})"
     try:
         known = os.listdir(path.parent)
     except PermissionError:
@@ -162,7 +162,7 @@ def _names(folder: Path, reading: Reading) -> list[str]:
 
 def _folders(top: Path, reading: Reading) -> list[Path]:
     """A folder and every folder below it, each once; what is reached only by a link comes last. No folder
-    that hides behind a dot, and none of npm's packages."""
+    that hides behind a dot, and none of installed packages."""
     folders = list[Path]()
     links = [top]
     seen = set[str]()
@@ -174,6 +174,10 @@ def _folders(top: Path, reading: Reading) -> list[Path]:
                 continue
             seen.add(real)
             folders.append(Path(folder))
-            names[:] = sorted(name for name in names if not name.startswith(".") and name != "node_modules")
+            names[:] = sorted(
+                name
+                for name in names
+                if not name.startswith(".") and name not in ("node_modules", "site-packages", "__pycache__")
+            )
             links += [Path(folder, name) for name in names if os.path.islink(os.path.join(folder, name))]
     return folders

@@ -88,5 +88,5 @@ def beside(name: str | Path, other: str | Path) -> Measures:
     result["neighbours_kept"] = share
     mixable = share >= ENOUGH_KEPT
     fact = f"it finds {share:.0%} of a text's {NEAREST} nearest texts by {name}"
-    keep = f"an index by {name} may be kept" if mixable else again
+    keep = f"an index by {name} still answers; after training, embed again all the same" if mixable else again
     return result | {"mixable": mixable, "advice": f"{fact}; {keep}"}

@@ -307,7 +307,7 @@ def test_a_name_that_exists_is_that_file(tree: Path, monkeypatch):
 
 def test_a_folder_is_its_texts_and_tables(tree: Path):
     every = found(tree, "**/*.txt")
-    for name in ("plain/.c.txt", ".git/d.md", "node_modules/e/f.md", "plain/g.py"):
+    for name in ("plain/.c.txt", ".git/d.md", "node_modules/e/f.md", "v/site-packages/f.md", "plain/g.py"):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text("no text\n")
     for name in (
@@ -324,13 +324,13 @@ def test_a_folder_is_its_texts_and_tables(tree: Path):
     assert sorted(found(tree / "plain", ".")) == sorted(
         name.removeprefix("plain/") for name in every if name.startswith("plain/")
     )
-    assert sorted(found(tree, "**/*.[mM][dD]")) == ["plain/h.MD"], "no hidden folder, no package of npm"
+    assert sorted(found(tree, "**/*.[mM][dD]")) == ["plain/h.MD"], "no hidden folder, no installed package"
     assert "plain/.c.txt" not in found(tree, "plain/**/*.txt")
     assert found(tree, "plain/.c*", ".git/*.md") == ["plain/.c.txt", ".git/d.md"]
     assert found(tree / "node_modules", "**/*.md") == ["e/f.md"]
     (tree / "code").mkdir()
     (tree / "code" / "a.py").write_text("no text\n")
-    with pytest.raises(UserError, match=r"--texts: .*'code': a folder without texts .*, but 1 .py;"):
+    with pytest.raises(UserError, match=r"--texts: .*'code': no texts in this folder .*, but 1 .py;"):
         found(tree, "code")
 
 

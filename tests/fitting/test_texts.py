@@ -100,7 +100,7 @@ def test_where_the_texts_lie(world: World, tmp_path, monkeypatch):
     asked = request(world, texts=("a/*.txt",))
     with pytest.raises(UserError, match=r"^--texts: no file matches .*a/\*.txt"):
         section(asked)
-    with pytest.raises(UserError, match=r"^--texts: .*: a folder without texts"):
+    with pytest.raises(UserError, match=r"^--texts: .*: no texts in this folder"):
         section(request(world, texts=(".",)))
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "some.txt").write_text("A line.\nAnother.\n", encoding="utf-8")
