@@ -196,8 +196,8 @@ def _fit_in_a_line(fit: dict[str, Any]) -> str:
     teacher, budget = fit["recipe"]["teacher"]["model"], f"{fit['budget']['max_mb']:g} MB"
     student = "a student" if fit["winner"]["steps"] else "that no training beat an untrained student"
     return (
-        f"* `fit` for {teacher}: in {fit['minutes']:g} minutes it found {student} of at most {budget}, with STS "
-        f"{sts['winner']} and search {search['winner']}. The teacher has {sts['teacher']} and "
+        f"* `fit` for {teacher}: in {fit['minutes']:g} minutes it found {student} of at most {budget}, with "
+        f"STS {sts['winner']} and search {search['winner']}. The teacher has {sts['teacher']} and "
         f"{search['teacher']}, `nano` {sts['nano']} and {search['nano']}."
     )
 
