@@ -31,8 +31,10 @@ class Muon(torch.optim.Optimizer):
             for matrix in group["params"]:
                 if matrix.grad is None:
                     continue
-                buffer = self.state[matrix].setdefault("momentum_buffer", torch.zeros_like(matrix))
-                buffer.lerp_(matrix.grad, 1 - MOMENTUM)
+                state = self.state[matrix]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(matrix)
+                buffer = state["momentum_buffer"].lerp_(matrix.grad, 1 - MOMENTUM)
                 update = orthogonalized(matrix.grad.lerp(buffer, MOMENTUM).to(self.dtype))
                 rate = SIZE_OF_ADAMW * math.sqrt(max(matrix.shape)) * group["lr"]
                 matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
@@ -43,11 +45,11 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 
     matrix (n, m). Returns (n, m), of the same dtype.
     """
+    if matrix.shape[0] > matrix.shape[1]:
+        return orthogonalized(matrix.T).T
     a, b, c = COEFFICIENTS
-    tall = matrix.shape[0] > matrix.shape[1]
-    wide = matrix.T if tall else matrix
-    wide = wide / wide.norm().clamp(min=EPSILON)
+    wide = matrix / matrix.norm().clamp(min=EPSILON)
     for _ in range(ITERATIONS):
         gram = wide @ wide.T
         wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
-    return wide.T if tall else wide
+    return wide
