@@ -115,15 +115,14 @@ def _is_model(resolved: Resolved) -> bool:
     return isinstance(resolved, Packaged) or (isinstance(resolved, HubId) and resolved.possible)
 
 
-def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str = "be exported") -> None:
-    """Raise UserError for a model that is no encoder, and for a plain model without a pooling. The error
-    names the purpose that only encoders serve."""
+def check_encoder(folder: Path, source: str, pooling: str | None) -> None:
+    """Raise UserError for a model that is no encoder, and for a plain model without a pooling."""
     opened = model_folder.read(folder)
     what = None
     config = opened.config
     names = config.get("architectures") or []
     kind = str(config.get("model_type"))
-    if any(name.endswith("EncoderModel") for name in names) or config.get("use_bidirectional_attention"):
+    if opened.is_encoder or config.get("use_bidirectional_attention"):
         # its family generates texts: the encoder of T5, a Gemma that attends to both sides
         what = "an encoder of an architecture that is not supported yet"
     elif config.get("is_encoder_decoder") or kind in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
@@ -132,7 +131,7 @@ def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str =
         what = "a decoder"
     if what is not None:
         raise UserError(
-            f"{source}: {what}, {', '.join(names)} (model_type {kind}), which cannot {purpose}; give a "
-            "sentence encoder such as packaged:all-MiniLM-L6-v2"
+            f"{source}: {what}, {', '.join(names)} (model_type {kind}), which cannot be exported; "
+            "fit it, as a teacher (edgedistill fit --teacher)"
         )
     model_folder.check_pooling(opened, pooling, source, "--pooling")

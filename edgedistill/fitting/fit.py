@@ -16,13 +16,14 @@ import yaml
 
 from edgedistill import files, recipe, resolve
 from edgedistill.errors import CheckFailed, UserError, as_options
-from edgedistill.export import bundle_writer, model_source
+from edgedistill.export import bundle_writer
 from edgedistill.fitting import judge, plan, record, texts
 from edgedistill.fitting.plan import Fit
 from edgedistill.fitting.record import Candidate, Costed, FitRequest, State
 from edgedistill.planning.cost import graph_medians_ms, medians_ms
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
+from edgedistill.students import model_folder
 from edgedistill.teacher.encoder import device_of, flush_denormals
 
 ATTEMPTS = 4  # to measure a p50 within the budget
@@ -61,7 +62,8 @@ def _check_teacher(teacher: recipe.Teacher) -> None:
     if not resolve.is_run(teacher.model):
         with as_options({"--teacher.model": "--teacher", "set --teacher.": "give --"}):
             folder = resolve.teacher_files(teacher, "--teacher")
-        model_source.check_encoder(folder, str(teacher.model), teacher.pooling, "teach")
+        opened = model_folder.read(folder)
+        model_folder.check_pooling(opened, teacher.pooling, str(teacher.model), "--pooling")
 
 
 def _state(request: FitRequest, out: Path, resume: bool) -> State:

@@ -137,6 +137,11 @@ class ModelFolder:
         return []
 
     @property
+    def is_encoder(self) -> bool:
+        """Whether it is the encoder alone of an encoder with a decoder, such as a T5's."""
+        return any(name.endswith("EncoderModel") for name in self.config.get("architectures") or [])
+
+    @property
     def prompts(self) -> dict[str, str]:
         """Its named prompts."""
         return {name: text or "" for name, text in (self.settings.get("prompts") or {}).items()}

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file as load_numpy
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
 from transformers.utils import logging
 
 from edgedistill import files
@@ -120,7 +120,7 @@ def read(opened: ModelFolder, pooling: str | None, trust_remote_code: bool = Fal
     folder = opened.folder
     if not any((opened.transformer / name).exists() for name in WEIGHTS):
         raise UserError(f"{folder}: a model without weights (none of {', '.join(WEIGHTS)}); {DOWNLOAD}")
-    if opened.config.get("is_encoder_decoder"):
+    if opened.config.get("is_encoder_decoder") and not opened.is_encoder:
         raise UserError(
             f"{folder}: an encoder with a decoder, which does not embed by itself; {model_folder.ELSEWHERE}"
         )
@@ -152,7 +152,8 @@ def load_model(opened: ModelFolder, pooler: bool, trust_remote_code: bool = Fals
             # such as flash attention: the same attention for another machine
             options["config"] = config = AutoConfig.from_pretrained(opened.transformer, **trusted)
             config.attn_implementation = config._attn_implementation = "eager"
-        model, info = AutoModel.from_pretrained(opened.transformer, output_loading_info=True, **options)
+        auto: Any = AutoModelForTextEncoding if opened.is_encoder else AutoModel
+        model, info = auto.from_pretrained(opened.transformer, output_loading_info=True, **options)
     missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))
     if missing:
         some = ", ".join(missing[:3]) + (", …" if missing[3:] else "")

@@ -90,7 +90,7 @@ def unknown_module(folder: Path):
         (
             lambda folder: edit(folder / "config.json", model_type="gpt2", architectures=["GPT2LMHeadModel"]),
             "a decoder, GPT2LMHeadModel (model_type gpt2), which cannot be exported; "
-            "give a sentence encoder such as packaged:all-MiniLM-L6-v2",
+            "fit it, as a teacher",
         ),
         (
             lambda folder: edit(folder / "config.json", is_decoder=True),

@@ -119,6 +119,16 @@ def test_a_traced_decoder_with_rms_norm_is_near_fp32_and_pools_its_last_token(tm
     )
 
 
+def test_the_encoder_of_a_t5_teaches_as_transformers_has_it(tmp_path):
+    from transformers import T5Config, T5EncoderModel
+
+    model = T5EncoderModel(T5Config(vocab_size=200, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4))
+    whole = opened(plain(tmp_path / "t", model), "fp32", pooling="mean")
+    with torch.no_grad():
+        expected = model.eval()(torch.tensor([[5, 6, 7]])).last_hidden_state.mean(1)
+    assert np.allclose(whole.embed_ids([np.array([5, 6, 7], np.int32)], unit=False), expected, atol=1e-5)
+
+
 def test_a_run_as_an_int8_teacher(world: World, tmp_path):
     spec = world.spec(stages=[{"name": "a", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}])
     train.train(spec, tmp_path / "run", Session(data=world.data))
