@@ -425,11 +425,12 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
     narrow = f" ({'; '.join(dims)})" if dims else ""
     bytes_of = f"{per_text['corpora']:.0f} texts, {per_text['tokens']:.0f} tokens"
     of_embeddings = f"{1e3 * tb['teachers']:.0f} embeddings, of 384 dimensions in float16{narrow}"
-    lines += ["", f"Bytes per text on disk: {bytes_of}, {of_embeddings}."]
+    lines += ["", f"Bytes per distinct text on disk: {bytes_of}, {of_embeddings}."]
     peaks = [each["stages"]["read"]["peak_anonymous_bytes"] for each in sizes[-2:]]
     in_memory = (peaks[1] - peaks[0]) / (texts - sizes[-2]["texts"])
-    head = f"**A billion texts on {MACHINES} machines**, computed from these numbers, not measured:"
-    lines += ["", head, "", "| | hours | on |", "| --- | ---: | --- |"]
+    head = f"**A billion distinct texts on {MACHINES} machines**, computed from these numbers, not measured. "
+    of_one = "Hours are those of one processor core a machine, and of one GPU where one is named:"
+    lines += ["", head + of_one, "", "| | hours | on |", "| --- | ---: | --- |"]
     lines += [f"| {STAGES[stage]} | {hours[stage]:.1f} | one process |" for stage in ("read", "join")]
     lines += [
         f"| {STAGES[stage]} | {hours[stage] / MACHINES:.2f} | all machines |"
@@ -449,8 +450,8 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
         "",
         f"1. **Time in one process**: {alone:.1f} hours to read the texts and join the tokens, while the "
         "other machines wait.",
-        f"2. **Memory of deduplication**: {in_memory:.0f} bytes per text, {in_memory * TEXTS / 1e9:.0f} GB, "
-        "in that process.",
+        f"2. **Memory of deduplication**: {in_memory:.0f} bytes per distinct text, "
+        f"{in_memory * TEXTS / 1e9:.0f} GB, in that process.",
         f"3. **The start of a training**: every process compares the hashes of {total:.2f} TB.",
         f"4. **Memory maps**: each shard of embeddings is one. Linux allows {MAPS:,} by default, so "
         f"{MAPS * SHARD / 1e9:.1f} billion texts.",
