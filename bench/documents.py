@@ -494,7 +494,6 @@ def measured() -> dict[str, str]:
     makers = {
         "processors": measured_tables.processors,
         "mteb": measured_tables.mteb,
-        "search-curve": measured_tables.search_curve,
         "search-test": lambda found: measured_tables.search_test(found, trained),
         "search-languages": lambda found: measured_tables.search_test(found, trained),
         "overlap": measured_tables.overlap,
