@@ -69,6 +69,7 @@ ELSEWHERE = {  # document -> what makes its table from the report of the table's
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
 SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
+LANGUAGES, COUNTED = REPORTS / "search-languages.json", ROOT / "bench" / "COLLECTIONS.md"
 TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
 PLAIN_TEACHER = "sentence-transformers"  # the same by that library
 TEACHERS_NAME = "packaged:all-MiniLM-L6-v2"
@@ -215,7 +216,8 @@ def _percent(scores: dict[str, float]) -> str:
 
 def generated() -> dict[str, tuple[Path, str]]:
     """What stands between markers and is no table of one kind of report: its name -> (document, text)."""
-    peers, searches, adaptations = (files.read_json(path) for path in (PEERS, SEARCHES, ADAPTED))
+    sources = (PEERS, SEARCHES, LANGUAGES, ADAPTED)
+    peers, searches, elsewhere, adaptations = map(files.read_json, sources)
     fits = [files.read_json(path) for path in FITS]
     texts = {
         "headline": (README, headline(peers, searches)),
@@ -223,6 +225,7 @@ def generated() -> dict[str, tuple[Path, str]]:
         "core-files": (EXPORT / "core" / "README.md", core_files()),
         "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
+        "collections": (COUNTED, measured_tables.collections([searches, elsewhere])),
         "bench-example": (ROOT / "bench" / "README.md", bench_example()),
         "adapted": (RESULTS, adapted(adaptations)),
         "fitted": (RESULTS, fitted(fits)),
@@ -240,19 +243,19 @@ DOCUMENTS_BY = {"mean": "itself and its teacher, the mean", "teacher": "its teac
 
 
 def searched(found: dict[str, Any]) -> str:
-    """The table of who embeds queries and documents: nDCG@10, and its share of what the teacher finds by
-    cosine alone."""
-    best = measured_tables.own_documents(found)["teacher"][SEARCH]["average"]
-    shown = list[list[str]]()
+    """The table of who embeds queries and documents: nDCG@10, and its share of what the teacher finds in the
+    same way, by cosine or with BM25."""
+    best = measured_tables.own_documents(found)["teacher"]
+    shown, joined = list[list[str]](), f"{SEARCH} + BM25"
     names = ("nano", "micro", "teacher")
     rows = [each for name in names for each in found["rows"] if each["bundle"]["name"] == name]
     for each in rows:
         name = each["bundle"]["name"]
         queries = f"`{name}`" if name in SHIPPED else "the teacher"
         documents = "itself" if each["documents"] == name else DOCUMENTS_BY[each["documents"]]
-        scores = (each["quality"][suite]["average"] for suite in (SEARCH, f"{SEARCH} + BM25"))
-        shown.append([queries, documents, *(_shared(score, best) for score in scores)])
-    alone = _shared(rows[0]["quality"][f"{SEARCH} + BM25"]["bm25"], best)
+        suites = ((each["quality"][suite], best[suite]) for suite in (SEARCH, joined))
+        shown.append([queries, documents, *(_shared(of["average"], top["average"]) for of, top in suites)])
+    alone = _shared(best[joined]["bm25"], best[joined]["average"])
     heads = ["queries by", "documents by", "nDCG@10", "with BM25"]
     return measured_tables.lines(heads, [*shown, ["*BM25 alone*", "", "", alone]], 2, [])
 
@@ -276,14 +279,12 @@ def adapted(found: dict[str, Any]) -> str:
             rows.append((learned, f"{each['seconds'] / 60:.1f}", each["scores"]))
         rows.append(("*its teacher*", "", teacher))
         for learned, minutes, scores in rows:
-            cells = [_shared(scores[each], teacher["ndcg10"]) for each in ("ndcg10", "with_bm25")]
+            cells = [_shared(scores[each], teacher[each]) for each in ("ndcg10", "with_bm25")]
             shown.append([title, learned, minutes, *cells, f"{100 * scores['sts7']:.1f}"])
-        without.append(f"{title} {_shared(teacher['bm25'], teacher['ndcg10'])}")
-    machine, runs = found["machine"], [each for runs in found["adapted"].values() for each in runs.values()]
-    processors = " or ".join(
-        dict.fromkeys([machine["cpu"], *(each["cpu"] for each in runs if "cpu" in each)])
-    )
-    below = f"BM25 alone: {', '.join(without)} · {processors} · {machine['cores']} cores"
+        without.append(f"{title} {100 * teacher['bm25']:.1f}")
+    runs = [each for runs in found["adapted"].values() for each in runs.values()]
+    processors = " or ".join(dict.fromkeys(each["cpu"] for each in runs))
+    below = f"BM25 alone: {', '.join(without)} · {processors} · {found['machine']['cores']} cores"
     heads = ["collection", f"`{found['student']}` learned", "minutes", "nDCG@10", "with BM25", "STS"]
     return measured_tables.lines(heads, shown, 2, [below])
 

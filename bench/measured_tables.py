@@ -191,13 +191,19 @@ def search_curve(report: Report) -> str:
         title = {"teacher": "*its teacher*", "0": "nothing"}.get(name, f"documents, {name} minutes")
         cells = [title, f"{row['steps']:,}" if "steps" in row else ""]
         cells += [f"{100 * row['test']['dims'][count]['ndcg10']:.1f}" for count in dims]
-        cells.append(f"{100 * row['test']['dims'][dims[-1]]['with_bm25']:.1f}")
         rows.append([*cells, f"{100 * row['train']['dims'][dims[-1]]['ndcg10']:.1f}"])
-    bm25 = {split: 100 * about["teacher"][split]["bm25"] for split in ("test", "train")}
     heads = [f"`{report['student']}` learned", "steps", *(f"{count} dimensions" for count in dims)]
-    heads += [f"{dims[-1]} and BM25", f"{dims[-1]}, training queries"]
-    note = f"BM25 alone {bm25['test']:.1f}, with the training queries {bm25['train']:.1f}"
-    return lines(heads, rows, 1, [f"{note}; its weight: {report['weight']:g} · {report['machine']['cpu']}"])
+    return lines([*heads, f"{dims[-1]}, training queries"], rows, 1, [report["machine"]["cpu"]])
+
+
+def collections(reports: list[Report]) -> str:
+    """How many documents and queries each collection of the search suites has."""
+    rows = [
+        [f"`{report['bench']}`", task, f"{of['texts']:,}", f"{of['queries']:,}"]
+        for report in reports
+        for task, of in report["rows"][0]["quality"][report["bench"]]["tasks"].items()
+    ]
+    return lines(["suite", "task", "documents", "queries"], rows, 2, [])
 
 
 def training(train: Report, teacher: Report) -> str:
@@ -214,8 +220,7 @@ def training(train: Report, teacher: Report) -> str:
             title = f"the teacher's pass: `encode` of {name}"
         rows.append([title, f"{rate:,.0f}", f"{teacher['ratio'][name]:.2f}"])
     facts = [
-        f"{title}: {each['machine']['cpu'] if 'machine' in each else 'another machine'} · "
-        f"threads: {each['threads']} · {each['made_at'][:10]}"
+        f"{title}: {each['machine']['cpu']} · threads: {each['threads']} · {each['made_at'][:10]}"
         for title, each in (("training", train), ("the teacher's pass", teacher))
     ]
     return lines(["", "texts/s", "times as fast"], rows, 1, facts)
