@@ -23,6 +23,7 @@ from edgedistill import files
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.evaluation.suites import FAMILIES
 
+FILES = "[The data](../../recipes/README.md#the-data-that-recipes-read) says where these files come from."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
 
@@ -48,9 +49,9 @@ def markdown(
         "",
     ]
     lines += [
-        f"The teacher is {', '.join(teachers)}." if teachers else "There are no reports yet.",
+        f"Teacher: {' and '.join(teachers)}." if teachers else "There are no reports yet.",
         "",
-        f"Source: {paper.source}.",
+        f"Source: {paper.source}. [How to read and repeat this](README.md).",
         "",
     ]
     lines += [
@@ -249,7 +250,7 @@ def _data(paper: Paper, reports: Reports) -> list[str]:
     }
     if named:
         lines.append(f"* Files that stages read: {', '.join(f'`{name}`' for name in sorted(named))}.")
-    return ["## Data", "", *lines, ""] if lines else []
+    return ["## Data", "", FILES, "", *lines, ""] if lines else []
 
 
 def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
