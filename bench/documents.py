@@ -91,13 +91,12 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
     [source] = TABLES["shipped"][1]
     timed = {row["bundle"]["name"]: row for row in report_files.read(source)}
     rows = {row["name"]: row for row in found["rows"]}
-    tokenizer = resolve.model_files(resolve.Packaged(TEACHERS_NAME), None, "teacher") / "tokenizer.json"
     own = measured_tables.own_documents(searches)
     teacher = {
         "name": "teacher",
         "languages": ["en"],
         "max_tokens": 256,
-        "size_bytes": rows[TEACHER]["size_bytes"] + tokenizer.stat().st_size,
+        "size_bytes": with_tokenizer(rows[TEACHER]),
         "scores": {"sts7": rows[TEACHER]["quality"]["sts7"], SEARCH: own["teacher"][SEARCH]["average"]},
     }
     titles = " | ".join(SCORED.values())
@@ -126,6 +125,12 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
     return "\n".join([*lines, "", f"<sub>{machine}<br>{of_search}</sub>", ""])
 
 
+def with_tokenizer(teacher: dict[str, Any]) -> int:
+    """The bytes of a row's weights and of the teacher's tokenizer.json."""
+    folder = resolve.model_files(resolve.Packaged(TEACHERS_NAME), None, "teacher")
+    return int(teacher["size_bytes"]) + (folder / "tokenizer.json").stat().st_size
+
+
 def bench_example() -> str:
     """What `bench nano micro` prints, in 80 columns."""
     os.environ["COLUMNS"] = "80"
@@ -147,9 +152,10 @@ def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
     """What `nano` is beside its teacher, in int8 and as sentence-transformers runs it, in one paragraph."""
     rows = {row["name"]: row for row in peers["rows"]}
     nano, int8, theirs = rows["nano"], rows[TEACHER], rows[PLAIN_TEACHER]
-    smaller, faster = theirs["size_bytes"] / nano["size_bytes"], nano["time"]["times_as_fast"]["single"]
-    beside = int8["size_bytes"] / nano["size_bytes"], int8["time"]["p50_ms"] / nano["time"]["p50_ms"]
-    sts = [100 * row["quality"]["sts7"] for row in (nano, theirs)]
+    size = shipped()[0]["size_bytes"]
+    smaller, beside = (with_tokenizer(row) / size for row in (theirs, int8))
+    faster, twice = (row["time"]["p50_ms"] / nano["time"]["p50_ms"] for row in (theirs, int8))
+    sts, taught = (100 * row["quality"]["sts7"] for row in (nano, int8))
     page = files.read_json(REPORTS / "page-speed.json")["page"]
     own = measured_tables.own_documents(searches)
     joined = f"{SEARCH} + BM25"
@@ -159,15 +165,15 @@ def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
     )
     words = f"{100 * own['nano'][joined]['bm25']:.1f}"
     return (
-        "The student `nano` beside its teacher all-MiniLM-L6-v2, on one CPU thread: "
-        f"**{beside[0]:.0f} times smaller and {beside[1]:.0f} times faster, both in int8**; "
-        f"**{smaller:.0f} times smaller and {faster:.0f} times faster** than the teacher in float32, as "
-        f"sentence-transformers runs it. Its mean score on seven STS test sets is {sts[0]:.1f}, the "
-        f"teacher's {sts[1]:.1f} ([one run](bench/peers/README.md)). In search, `nano` alone finds less "
-        f"({nano_found[0]}) than its teacher ({found[0]}) and than keyword search (BM25, {words}). So "
-        f"`edgedistill search` ranks by both: {nano_found[1]}; the teacher with BM25 has {found[1]} "
-        f"([measured](#the-students)). A web page that searches with `nano` has "
-        f"{page['bytes'] / 1e6:.1f} MB in all.\n"
+        f"The student `nano` has {size / 1e6:.1f} MB with its tokenizer. On one CPU thread it is "
+        f"**{smaller:.0f} times smaller and {faster:.0f} times faster** than its teacher all-MiniLM-L6-v2 in "
+        f"float32, as sentence-transformers runs it; **{beside:.0f} times smaller and {twice:.0f} times "
+        f"faster** than the same teacher in int8. Its mean score on seven STS test sets is {sts:.1f}, the "
+        f"teacher's in int8 {taught:.1f} ([one run](bench/peers/README.md)).\n\n"
+        f"In search (nDCG@10), `nano` alone finds less ({nano_found[0]}) than its teacher ({found[0]}) and "
+        f"than keyword search (BM25, {words}). So `edgedistill search` ranks by both: {nano_found[1]}; the "
+        f"teacher with BM25 has {found[1]} ([measured](#the-students)). A web page that searches with `nano` "
+        f"has {page['bytes'] / 1e6:.1f} MB in all.\n"
     )
 
 
@@ -194,7 +200,8 @@ def _fit_in_a_line(fit: dict[str, Any]) -> str:
         {who: f"{100 * score:.1f}" for who, score in fit["suites"][suite].items()}
         for suite in ("sts7", "search-test")
     )
-    teacher, budget = fit["recipe"]["teacher"]["model"], f"{fit['budget']['max_mb']:g} MB"
+    teacher = fit["recipe"]["teacher"]["model"]
+    budget = "{max_mb:g} MB and {max_p50_ms:g} ms".format(**fit["budget"])
     student = "a student" if fit["winner"]["steps"] else "that no training beat an untrained student"
     return (
         f"* `fit` for {teacher}: in {fit['minutes']:g} minutes it found {student} of at most {budget}, with "
