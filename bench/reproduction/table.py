@@ -50,7 +50,8 @@ def markdown(
     lines += [
         f"Teacher: {' and '.join(teachers)}." if teachers else "There are no reports yet.",
         "",
-        f"Source: {paper.source}. [How to read and repeat this](README.md).",
+        f"Source: {paper.source}. [Variants](#variants) says what each name stands for, "
+        "[README.md](README.md) how to read and repeat all this.",
         "",
     ]
     lines += [
