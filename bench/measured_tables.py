@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import reduce
-from itertools import zip_longest
 from operator import getitem
 from statistics import fmean
 from typing import Any
@@ -136,8 +135,10 @@ def beside_both(own: dict[str, dict[str, Any]], suite: str) -> list[str]:
             for task, each in joined.items()
         }
         below = [f"{task} ({100 * gain:.1f})" for task, gain in gains.items() if gain <= 0]
-        found = f"{name} + BM25 is better than both alone on {len(gains) - len(below)} of {len(gains)}"
-        notes.append(f"{found}; beside the better of both: {', '.join(below)}" if below else found)
+        better = f"{len(gains) - len(below)} of {len(gains)}"
+        notes.append(
+            f"{name} + BM25 is better than both alone on {better}; less: {', '.join(below) or 'none'}"
+        )
     return notes
 
 
@@ -202,9 +203,7 @@ def slices(report: Report) -> str:
         beside = [quality[f"{suite} + BM25"]["tasks"] for quality in own.values()]
         found += [{task: each["bm25"] for task, each in beside[0].items()}, *beside]
         scores = [fmean(reduce(getitem, keys, each[task]) for task in tasks) for each in found]
-        shares = [f" ({score / scores[0]:.0%})" for score in scores[1 : len(own)]]
-        cells = zip_longest((f"{100 * score:.1f}" for score in scores), ["", *shares], fillvalue="")
-        rows.append([title, *map("".join, cells)])
+        rows.append([title, *(f"{100 * score:.1f} ({score / scores[0]:.0%})" for score in scores)])
 
     add("all queries", about, "ndcg_at_10")
     add("all, without stop words", about, "ndcg_at_10", suite=f"{report['bench']}, keywords")
@@ -215,8 +214,7 @@ def slices(report: Report) -> str:
             size = fmean(cut[name][at] for cut in about.values())
             add(f"{title} {name} ({size:.3g})", about, "thirds", name, at)
     heads = ["", *own, "BM25", *(f"{name} + BM25" for name in own)]
-    notes = [*beside_both(own, report["bench"]), f"{report['machine']['cpu']} · {report['made_at'][:10]}"]
-    return lines(heads, rows, 1, notes)
+    return lines(heads, rows, 1, [*beside_both(own, report["bench"]), report["made_at"][:10]])
 
 
 def overlap(report: Report) -> str:
@@ -236,6 +234,16 @@ def overlap(report: Report) -> str:
     return lines(heads, rows, 3, [" · ".join(notes)])
 
 
+def collections(reports: list[Report]) -> str:
+    """How many documents and queries each collection of the search suites has."""
+    rows = [
+        [f"`{report['bench']}`", task, f"{of['texts']:,}", f"{of['queries']:,}"]
+        for report in reports
+        for task, of in report["rows"][0]["quality"][report["bench"]]["tasks"].items()
+    ]
+    return lines(["suite", "task", "documents", "queries"], rows, 2, [])
+
+
 def training(train: Report, teacher: Report) -> str:
     """Texts/s of training and of the teacher's pass, beside sentence-transformers."""
     peer = "sentence-transformers"
@@ -250,8 +258,7 @@ def training(train: Report, teacher: Report) -> str:
             title = f"the teacher's pass: `encode` of {name}"
         rows.append([title, f"{rate:,.0f}", f"{teacher['ratio'][name]:.2f}"])
     facts = [
-        f"{title}: {each['machine']['cpu'] if 'machine' in each else 'another machine'} · "
-        f"threads: {each['threads']} · {each['made_at'][:10]}"
+        f"{title}: {each['machine']['cpu']} · threads: {each['threads']} · {each['made_at'][:10]}"
         for title, each in (("training", train), ("the teacher's pass", teacher))
     ]
     return lines(["", "texts/s", "times as fast"], rows, 1, facts)

@@ -83,7 +83,6 @@ PEERS = {
     ),
     "nano": Peer("student", OURS, "edgedistill_bundles", "nano", "ships; trained for hours"),
     "micro": Peer("student", OURS, "edgedistill_bundles", "micro", "ships; trained for hours"),
-    "small": Peer("student", OURS, "edgedistill_bundles", "small", "ships; six layers in 4 bits"),
     "edgedistill fit": Peer(
         "student", OURS, "edgedistill_bundles", "fit", "edgedistill fit --max-mb 5 --max-p50-ms 2"
     ),

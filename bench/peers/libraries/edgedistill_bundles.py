@@ -72,10 +72,6 @@ def open_micro(task: Task) -> Opened:
     return _opened("micro", "int8", task.threads)
 
 
-def open_small(task: Task) -> Opened:
-    return _opened("small", "w4", task.threads)
-
-
 def open_teacher_fp32(task: Task) -> Opened:
     return _opened(str(task.bundle), "fp32", task.threads)
 
