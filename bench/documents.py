@@ -216,8 +216,7 @@ def _percent(scores: dict[str, float]) -> str:
 
 def generated() -> dict[str, tuple[Path, str]]:
     """What stands between markers and is no table of one kind of report: its name -> (document, text)."""
-    sources = (PEERS, SEARCHES, LANGUAGES, ADAPTED)
-    peers, searches, elsewhere, adaptations = map(files.read_json, sources)
+    peers, searches, elsewhere, adaptations = map(files.read_json, (PEERS, SEARCHES, LANGUAGES, ADAPTED))
     fits = [files.read_json(path) for path in FITS]
     texts = {
         "headline": (README, headline(peers, searches)),

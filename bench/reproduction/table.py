@@ -23,7 +23,6 @@ from edgedistill import files
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.evaluation.suites import FAMILIES
 
-FILES = "[The data](../../recipes/README.md#the-data-that-recipes-read) says where these files come from."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
 
@@ -51,7 +50,8 @@ def markdown(
     lines += [
         f"Teacher: {' and '.join(teachers)}." if teachers else "There are no reports yet.",
         "",
-        f"Source: {paper.source}. [How to read and repeat this](README.md).",
+        f"Source: {paper.source}. [Variants](#variants) says what each name stands for, "
+        "[README.md](README.md) how to read and repeat all this.",
         "",
     ]
     lines += [
@@ -250,7 +250,11 @@ def _data(paper: Paper, reports: Reports) -> list[str]:
     }
     if named:
         lines.append(f"* Files that stages read: {', '.join(f'`{name}`' for name in sorted(named))}.")
-    return ["## Data", "", FILES, "", *lines, ""] if lines else []
+    title = (
+        "## Data\n\n[The data](../../recipes/README.md#the-data-that-recipes-read) says where these files "
+        "come from."
+    )
+    return [title, "", *lines, ""] if lines else []
 
 
 def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
