@@ -14,14 +14,15 @@ import json
 import os
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import report_files  # noqa: E402
+
 import edgedistill  # noqa: E402
-from edgedistill import files, machine  # noqa: E402
+from edgedistill import files  # noqa: E402
 from edgedistill.device import student_file  # noqa: E402
 from edgedistill.evaluation import scoring  # noqa: E402
 from edgedistill.runtime import bundle_location  # noqa: E402
@@ -53,10 +54,9 @@ def main() -> int:
                 rows.append({"bundle": name, "precision": bundle.precision, "suite": suite.name})
                 rows[-1] |= {"python": python, "core": here}
                 print(json.dumps(rows[-1]), flush=True)
-    report = {"schema": 1, "bench": "core scores", "rows": kept + rows, "machine": machine.here()}
-    report |= {"instructions": core.ed_instructions().decode(), "versions": machine.versions()}
-    report["made_at"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    files.write_json(arguments.out, report)
+    report = {"schema": 1, "bench": "core scores", "rows": kept + rows}
+    report["instructions"] = core.ed_instructions().decode()
+    report_files.write(arguments.out, report)
     return int(any(abs(row["python"] - row["core"]) > APART for row in rows))
 
 

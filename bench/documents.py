@@ -69,6 +69,7 @@ ELSEWHERE = {  # document -> what makes its table from the report of the table's
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
 SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
+LANGUAGES, COUNTED = REPORTS / "search-languages.json", ROOT / "bench" / "COLLECTIONS.md"
 TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
 PLAIN_TEACHER = "sentence-transformers"  # the same by that library
 TEACHERS_NAME = "packaged:all-MiniLM-L6-v2"
@@ -90,13 +91,12 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
     [source] = TABLES["shipped"][1]
     timed = {row["bundle"]["name"]: row for row in report_files.read(source)}
     rows = {row["name"]: row for row in found["rows"]}
-    tokenizer = resolve.model_files(resolve.Packaged(TEACHERS_NAME), None, "teacher") / "tokenizer.json"
     own = measured_tables.own_documents(searches)
     teacher = {
         "name": "teacher",
         "languages": ["en"],
         "max_tokens": 256,
-        "size_bytes": rows[TEACHER]["size_bytes"] + tokenizer.stat().st_size,
+        "size_bytes": with_tokenizer(rows[TEACHER]),
         "scores": {"sts7": rows[TEACHER]["quality"]["sts7"], SEARCH: own["teacher"][SEARCH]["average"]},
     }
     titles = " | ".join(SCORED.values())
@@ -125,6 +125,12 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
     return "\n".join([*lines, "", f"<sub>{machine}<br>{of_search}</sub>", ""])
 
 
+def with_tokenizer(teacher: dict[str, Any]) -> int:
+    """The bytes of a row's weights and of the teacher's tokenizer.json."""
+    folder = resolve.model_files(resolve.Packaged(TEACHERS_NAME), None, "teacher")
+    return int(teacher["size_bytes"]) + (folder / "tokenizer.json").stat().st_size
+
+
 def bench_example() -> str:
     """What `bench nano micro` prints, in 80 columns."""
     os.environ["COLUMNS"] = "80"
@@ -146,9 +152,10 @@ def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
     """What `nano` is beside its teacher, in int8 and as sentence-transformers runs it, in one paragraph."""
     rows = {row["name"]: row for row in peers["rows"]}
     nano, int8, theirs = rows["nano"], rows[TEACHER], rows[PLAIN_TEACHER]
-    smaller, faster = theirs["size_bytes"] / nano["size_bytes"], nano["time"]["times_as_fast"]["single"]
-    beside = int8["size_bytes"] / nano["size_bytes"], int8["time"]["p50_ms"] / nano["time"]["p50_ms"]
-    sts = [100 * row["quality"]["sts7"] for row in (nano, theirs)]
+    size = shipped()[0]["size_bytes"]
+    smaller, beside = (with_tokenizer(row) / size for row in (theirs, int8))
+    faster, twice = (row["time"]["p50_ms"] / nano["time"]["p50_ms"] for row in (theirs, int8))
+    sts, taught = (100 * row["quality"]["sts7"] for row in (nano, int8))
     page = files.read_json(REPORTS / "page-speed.json")["page"]
     own = measured_tables.own_documents(searches)
     joined = f"{SEARCH} + BM25"
@@ -158,15 +165,15 @@ def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
     )
     words = f"{100 * own['nano'][joined]['bm25']:.1f}"
     return (
-        "The student `nano` beside its teacher all-MiniLM-L6-v2, on one CPU thread: "
-        f"**{beside[0]:.0f} times smaller and {beside[1]:.0f} times faster, both in int8**; "
-        f"**{smaller:.0f} times smaller and {faster:.0f} times faster** than the teacher in float32, as "
-        f"sentence-transformers runs it. Its mean score on seven STS test sets is {sts[0]:.1f}, the "
-        f"teacher's {sts[1]:.1f} ([one run](bench/peers/README.md)). In search, `nano` alone finds less "
-        f"({nano_found[0]}) than its teacher ({found[0]}) and than keyword search (BM25, {words}). So "
-        f"`edgedistill search` ranks by both: {nano_found[1]}; the teacher with BM25 has {found[1]} "
-        f"([measured](#the-students)). A web page that searches with `nano` has "
-        f"{page['bytes'] / 1e6:.1f} MB in all.\n"
+        f"The student `nano` has {size / 1e6:.1f} MB with its tokenizer. On one CPU thread it is "
+        f"**{smaller:.0f} times smaller and {faster:.0f} times faster** than its teacher all-MiniLM-L6-v2 in "
+        f"float32, as sentence-transformers runs it; **{beside:.0f} times smaller and {twice:.0f} times "
+        f"faster** than the same teacher in int8. Its mean score on seven STS test sets is {sts:.1f}, the "
+        f"teacher's in int8 {taught:.1f} ([one run](bench/peers/README.md)).\n\n"
+        f"In search (nDCG@10), `nano` alone finds less ({nano_found[0]}) than its teacher ({found[0]}) and "
+        f"than keyword search (BM25, {words}). So `edgedistill search` ranks by both: {nano_found[1]}; the "
+        f"teacher with BM25 has {found[1]} ([measured](#the-students)). A web page that searches with `nano` "
+        f"has {page['bytes'] / 1e6:.1f} MB in all.\n"
     )
 
 
@@ -193,7 +200,8 @@ def _fit_in_a_line(fit: dict[str, Any]) -> str:
         {who: f"{100 * score:.1f}" for who, score in fit["suites"][suite].items()}
         for suite in ("sts7", "search-test")
     )
-    teacher, budget = fit["recipe"]["teacher"]["model"], f"{fit['budget']['max_mb']:g} MB"
+    teacher = fit["recipe"]["teacher"]["model"]
+    budget = "{max_mb:g} MB and {max_p50_ms:g} ms".format(**fit["budget"])
     student = "a student" if fit["winner"]["steps"] else "that no training beat an untrained student"
     return (
         f"* `fit` for {teacher}: in {fit['minutes']:g} minutes it found {student} of at most {budget}, with "
@@ -208,7 +216,7 @@ def _percent(scores: dict[str, float]) -> str:
 
 def generated() -> dict[str, tuple[Path, str]]:
     """What stands between markers and is no table of one kind of report: its name -> (document, text)."""
-    peers, searches, adaptations = (files.read_json(path) for path in (PEERS, SEARCHES, ADAPTED))
+    peers, searches, elsewhere, adaptations = map(files.read_json, (PEERS, SEARCHES, LANGUAGES, ADAPTED))
     fits = [files.read_json(path) for path in FITS]
     texts = {
         "headline": (README, headline(peers, searches)),
@@ -216,6 +224,7 @@ def generated() -> dict[str, tuple[Path, str]]:
         "core-files": (EXPORT / "core" / "README.md", core_files()),
         "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
+        "collections": (COUNTED, measured_tables.collections([searches, elsewhere])),
         "bench-example": (ROOT / "bench" / "README.md", bench_example()),
         "adapted": (RESULTS, adapted(adaptations)),
         "fitted": (RESULTS, fitted(fits)),
@@ -233,19 +242,19 @@ DOCUMENTS_BY = {"mean": "itself and its teacher, the mean", "teacher": "its teac
 
 
 def searched(found: dict[str, Any]) -> str:
-    """The table of who embeds queries and documents: nDCG@10, and its share of what the teacher finds by
-    cosine alone."""
-    best = measured_tables.own_documents(found)["teacher"][SEARCH]["average"]
-    shown = list[list[str]]()
+    """The table of who embeds queries and documents: nDCG@10, and its share of what the teacher finds in the
+    same way, by cosine or with BM25."""
+    best = measured_tables.own_documents(found)["teacher"]
+    shown, joined = list[list[str]](), f"{SEARCH} + BM25"
     names = ("nano", "micro", "teacher")
     rows = [each for name in names for each in found["rows"] if each["bundle"]["name"] == name]
     for each in rows:
         name = each["bundle"]["name"]
         queries = f"`{name}`" if name in SHIPPED else "the teacher"
         documents = "itself" if each["documents"] == name else DOCUMENTS_BY[each["documents"]]
-        scores = (each["quality"][suite]["average"] for suite in (SEARCH, f"{SEARCH} + BM25"))
-        shown.append([queries, documents, *(_shared(score, best) for score in scores)])
-    alone = _shared(rows[0]["quality"][f"{SEARCH} + BM25"]["bm25"], best)
+        suites = ((each["quality"][suite], best[suite]) for suite in (SEARCH, joined))
+        shown.append([queries, documents, *(_shared(of["average"], top["average"]) for of, top in suites)])
+    alone = _shared(best[joined]["bm25"], best[joined]["average"])
     heads = ["queries by", "documents by", "nDCG@10", "with BM25"]
     return measured_tables.lines(heads, [*shown, ["*BM25 alone*", "", "", alone]], 2, [])
 
@@ -269,14 +278,12 @@ def adapted(found: dict[str, Any]) -> str:
             rows.append((learned, f"{each['seconds'] / 60:.1f}", each["scores"]))
         rows.append(("*its teacher*", "", teacher))
         for learned, minutes, scores in rows:
-            cells = [_shared(scores[each], teacher["ndcg10"]) for each in ("ndcg10", "with_bm25")]
+            cells = [_shared(scores[each], teacher[each]) for each in ("ndcg10", "with_bm25")]
             shown.append([title, learned, minutes, *cells, f"{100 * scores['sts7']:.1f}"])
-        without.append(f"{title} {_shared(teacher['bm25'], teacher['ndcg10'])}")
-    machine, runs = found["machine"], [each for runs in found["adapted"].values() for each in runs.values()]
-    processors = " or ".join(
-        dict.fromkeys([machine["cpu"], *(each["cpu"] for each in runs if "cpu" in each)])
-    )
-    below = f"BM25 alone: {', '.join(without)} · {processors} · {machine['cores']} cores"
+        without.append(f"{title} {100 * teacher['bm25']:.1f}")
+    runs = [each for runs in found["adapted"].values() for each in runs.values()]
+    processors = " or ".join(dict.fromkeys(each["cpu"] for each in runs))
+    below = f"BM25 alone: {', '.join(without)} · {processors} · {found['machine']['cores']} cores"
     heads = ["collection", f"`{found['student']}` learned", "minutes", "nDCG@10", "with BM25", "STS"]
     return measured_tables.lines(heads, shown, 2, [below])
 
@@ -425,11 +432,12 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
     narrow = f" ({'; '.join(dims)})" if dims else ""
     bytes_of = f"{per_text['corpora']:.0f} texts, {per_text['tokens']:.0f} tokens"
     of_embeddings = f"{1e3 * tb['teachers']:.0f} embeddings, of 384 dimensions in float16{narrow}"
-    lines += ["", f"Bytes per text on disk: {bytes_of}, {of_embeddings}."]
+    lines += ["", f"Bytes per distinct text on disk: {bytes_of}, {of_embeddings}."]
     peaks = [each["stages"]["read"]["peak_anonymous_bytes"] for each in sizes[-2:]]
     in_memory = (peaks[1] - peaks[0]) / (texts - sizes[-2]["texts"])
-    head = f"**A billion texts on {MACHINES} machines**, computed from these numbers, not measured:"
-    lines += ["", head, "", "| | hours | on |", "| --- | ---: | --- |"]
+    head = f"**A billion distinct texts on {MACHINES} machines**, computed from these numbers, not measured. "
+    of_one = "Hours are those of one processor core a machine, and of one GPU where one is named:"
+    lines += ["", head + of_one, "", "| | hours | on |", "| --- | ---: | --- |"]
     lines += [f"| {STAGES[stage]} | {hours[stage]:.1f} | one process |" for stage in ("read", "join")]
     lines += [
         f"| {STAGES[stage]} | {hours[stage] / MACHINES:.2f} | all machines |"
@@ -449,8 +457,8 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
         "",
         f"1. **Time in one process**: {alone:.1f} hours to read the texts and join the tokens, while the "
         "other machines wait.",
-        f"2. **Memory of deduplication**: {in_memory:.0f} bytes per text, {in_memory * TEXTS / 1e9:.0f} GB, "
-        "in that process.",
+        f"2. **Memory of deduplication**: {in_memory:.0f} bytes per distinct text, "
+        f"{in_memory * TEXTS / 1e9:.0f} GB, in that process.",
         f"3. **The start of a training**: every process compares the hashes of {total:.2f} TB.",
         f"4. **Memory maps**: each shard of embeddings is one. Linux allows {MAPS:,} by default, so "
         f"{MAPS * SHARD / 1e9:.1f} billion texts.",
@@ -494,9 +502,9 @@ def measured() -> dict[str, str]:
     makers = {
         "processors": measured_tables.processors,
         "mteb": measured_tables.mteb,
-        "search-curve": measured_tables.search_curve,
         "search-test": lambda found: measured_tables.search_test(found, trained),
         "search-languages": lambda found: measured_tables.search_test(found, trained),
+        "search-slices": measured_tables.slices,
         "overlap": measured_tables.overlap,
         "runners": lambda found: readme_tables.markdown(found["reports"]),
     }

@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import report_files
+
 import edgedistill
-from edgedistill import files, machine
+from edgedistill import files
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.bench import targets
 from edgedistill.runtime.compact import layout
@@ -56,9 +57,7 @@ def main() -> None:
         rows.append({"bundle": target.title, "sha256": graph["sha256"], "embeddings": found})
         print(json.dumps(rows[-1]), flush=True)
     report = {"schema": 1, "bench": "embedding bytes", "rows": rows}
-    report |= {"machine": machine.here(), "versions": machine.versions()}
-    report["made_at"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    files.write_json(arguments.out, report)
+    report_files.write(arguments.out, report)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, search_curve.py,
-search_test.py, overlap.py, train_speed.py and teacher_speed.py; those of export/ from embedding_bytes.py,
+"""Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, search_test.py,
+overlap.py, train_speed.py and teacher_speed.py; those of export/ from embedding_bytes.py,
 of FAULTS.md from tests/faults."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import reduce
+from operator import getitem
+from statistics import fmean
 from typing import Any
 
 from edgedistill import files
@@ -120,6 +124,24 @@ def shares(own: dict[str, dict[str, Any]], name: str, suite: str = SEARCH) -> di
     }
 
 
+def beside_both(own: dict[str, dict[str, Any]], suite: str) -> list[str]:
+    """A line for each encoder: where its ranking with BM25 is better than its cosines and than BM25, and by
+    how much it is worse than the better of both elsewhere."""
+    notes = list[str]()
+    for name, quality in own.items():
+        alone, joined = (quality[each]["tasks"] for each in (suite, f"{suite} + BM25"))
+        gains = {
+            task: each["ndcg_at_10"] - max(each["bm25"]["ndcg_at_10"], alone[task]["ndcg_at_10"])
+            for task, each in joined.items()
+        }
+        below = [f"{task} ({100 * gain:.1f})" for task, gain in gains.items() if gain <= 0]
+        better = f"{len(gains) - len(below)} of {len(gains)}"
+        notes.append(
+            f"{name} + BM25 is better than both alone on {better}; less: {', '.join(below) or 'none'}"
+        )
+    return notes
+
+
 SAME_SOURCE = {  # a test collection -> training texts from the same data set or web site
     "LiveQA medical": "pairs/medquad.en.tsv.gz",
     "TyDi QA": "pairs/tydi_train.en.tsv.gz",
@@ -138,7 +160,6 @@ def search_test(report: Report, trained: dict[str, list[str]]) -> str:
     columns = {name: quality[suite] for name, quality in own.items()}
     beside = {f"{name} + BM25": quality[f"{suite} + BM25"] for name, quality in own.items()}
     words = beside["teacher + BM25"]
-    lowered = dict[str, list[str]]()
     for task, each in words["tasks"].items():
         row = [task]
         for name, column in {**columns, "BM25": None, **beside}.items():
@@ -146,8 +167,6 @@ def search_test(report: Report, trained: dict[str, list[str]]) -> str:
             student = name.partition(" ")[0]
             same = SAME_SOURCE.get(task) in trained.get(student, ())
             row.append(f"{100 * of['ndcg_at_10']:.1f}{'†' if same else ''}")
-            if name in beside and of["ndcg_at_10"] < columns[student]["tasks"][task]["ndcg_at_10"]:
-                lowered.setdefault(student, []).append(task)
         rows.append(row)
     means = [
         column["average"] for column in (*columns.values(), {"average": words["bm25"]}, *beside.values())
@@ -159,11 +178,43 @@ def search_test(report: Report, trained: dict[str, list[str]]) -> str:
     rows += [["share of the teacher's mean", *share, *left], ["lowest share", *worst, *left]]
     heads = ["", *columns, "BM25", *beside]
     notes = ["† trained on other texts of the same source ([which](#training-texts-in-the-test-sets))"]
-    notes += [f"BM25 lowers the score of {name} on: {', '.join(tasks)}" for name, tasks in lowered.items()]
+    notes += beside_both(own, suite)
     notes.append(
         f"BM25's weight: {words['weight']:g} · {report['machine']['cpu']} · {report['made_at'][:10]}"
     )
     return lines(heads, rows, 1, notes)
+
+
+KINDS = {  # of the collections of search-dev: what asks for what
+    "questions → answers": ("COVID FAQ", "SQuAD-shift wiki", "TREC-QA dev"),
+    "titles → texts": ("PubMedQA", "Quantum Stack Exchange"),
+    "descriptions → abstracts": ("CACM", "MED"),
+    "descriptions → code, commands": ("CoSQA dev", "tldr"),
+}
+
+
+def slices(report: Report) -> str:
+    """nDCG@10 × 100, in brackets the share of the teacher's: rows for kinds of collections and for the thirds
+    of each collection's queries. All collections count alike."""
+    own, about, rows = own_documents(report), report["thirds"], list[list[str]]()
+
+    def add(title: str, tasks: Iterable[str], *keys: Any, suite: str = report["bench"]) -> None:
+        found = [quality[suite]["tasks"] for quality in own.values()]
+        beside = [quality[f"{suite} + BM25"]["tasks"] for quality in own.values()]
+        found += [{task: each["bm25"] for task, each in beside[0].items()}, *beside]
+        scores = [fmean(reduce(getitem, keys, each[task]) for task in tasks) for each in found]
+        rows.append([title, *(f"{100 * score:.1f} ({score / scores[0]:.0%})" for score in scores)])
+
+    add("all queries", about, "ndcg_at_10")
+    add("all, without stop words", about, "ndcg_at_10", suite=f"{report['bench']}, keywords")
+    for kind, tasks in KINDS.items():
+        add(f"{kind}: {', '.join(tasks)}", tasks, "ndcg_at_10")
+    for name in next(iter(about.values())):
+        for at, title in enumerate(("fewest", "medium", "most")):
+            size = fmean(cut[name][at] for cut in about.values())
+            add(f"{title} {name} ({size:.3g})", about, "thirds", name, at)
+    heads = ["", *own, "BM25", *(f"{name} + BM25" for name in own)]
+    return lines(heads, rows, 1, [*beside_both(own, report["bench"]), report["made_at"][:10]])
 
 
 def overlap(report: Report) -> str:
@@ -183,21 +234,14 @@ def overlap(report: Report) -> str:
     return lines(heads, rows, 3, [" · ".join(notes)])
 
 
-def search_curve(report: Report) -> str:
-    """nDCG@10 × 100 by minutes and by dimensions, with the test queries, and those of the training split."""
-    rows, about = list[list[str]](), report["rows"]
-    dims = list(about["teacher"]["test"]["dims"])
-    for name, row in about.items():
-        title = {"teacher": "*its teacher*", "0": "nothing"}.get(name, f"documents, {name} minutes")
-        cells = [title, f"{row['steps']:,}" if "steps" in row else ""]
-        cells += [f"{100 * row['test']['dims'][count]['ndcg10']:.1f}" for count in dims]
-        cells.append(f"{100 * row['test']['dims'][dims[-1]]['with_bm25']:.1f}")
-        rows.append([*cells, f"{100 * row['train']['dims'][dims[-1]]['ndcg10']:.1f}"])
-    bm25 = {split: 100 * about["teacher"][split]["bm25"] for split in ("test", "train")}
-    heads = [f"`{report['student']}` learned", "steps", *(f"{count} dimensions" for count in dims)]
-    heads += [f"{dims[-1]} and BM25", f"{dims[-1]}, training queries"]
-    note = f"BM25 alone {bm25['test']:.1f}, with the training queries {bm25['train']:.1f}"
-    return lines(heads, rows, 1, [f"{note}; its weight: {report['weight']:g} · {report['machine']['cpu']}"])
+def collections(reports: list[Report]) -> str:
+    """How many documents and queries each collection of the search suites has."""
+    rows = [
+        [f"`{report['bench']}`", task, f"{of['texts']:,}", f"{of['queries']:,}"]
+        for report in reports
+        for task, of in report["rows"][0]["quality"][report["bench"]]["tasks"].items()
+    ]
+    return lines(["suite", "task", "documents", "queries"], rows, 2, [])
 
 
 def training(train: Report, teacher: Report) -> str:
@@ -214,8 +258,7 @@ def training(train: Report, teacher: Report) -> str:
             title = f"the teacher's pass: `encode` of {name}"
         rows.append([title, f"{rate:,.0f}", f"{teacher['ratio'][name]:.2f}"])
     facts = [
-        f"{title}: {each['machine']['cpu'] if 'machine' in each else 'another machine'} · "
-        f"threads: {each['threads']} · {each['made_at'][:10]}"
+        f"{title}: {each['machine']['cpu']} · threads: {each['threads']} · {each['made_at'][:10]}"
         for title, each in (("training", train), ("the teacher's pass", teacher))
     ]
     return lines(["", "texts/s", "times as fast"], rows, 1, facts)

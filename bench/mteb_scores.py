@@ -17,12 +17,13 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import report_files
+
 import edgedistill
-from edgedistill import files, machine
+from edgedistill import files
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.bench import targets
 
@@ -88,9 +89,8 @@ def main() -> None:
             found[target.title] = {"bundle": target.title, "sha256": graph["sha256"], "tasks": scores}
             print(json.dumps(found[target.title]), flush=True)
     report = {"schema": 1, "bench": "mteb", "mteb": importlib.metadata.version("mteb")}
-    report |= {"rows": list(found.values()), "machine": machine.here(), "versions": machine.versions()}
-    report["made_at"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    files.write_json(arguments.out, report)
+    report["rows"] = list(found.values())
+    report_files.write(arguments.out, report)
 
 
 if __name__ == "__main__":

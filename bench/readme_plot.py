@@ -132,7 +132,7 @@ def _point(report: Report, suite: str) -> dict[str, Any]:
 
 
 def _marked(name: str, ms: float, size: int, score: float, teacher: bool) -> dict[str, Any]:
-    note = f"{size / 1e6:.{1 if size < 1e7 else 0}f} MB · {significant(ms)} ms"
+    note = f"{significant(ms)} ms"
     point = {**dict.fromkeys(("ms", "low", "high"), ms), "score": score, "bytes": size, "name": name}
     return {**point, "detail": "", "note": note, "teacher": teacher}
 

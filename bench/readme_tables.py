@@ -32,7 +32,7 @@ def markdown(reports: list[Report]) -> str:
     heads = ["bundle", *(cell.head for cell in row)]
     lines = [f"| {' | '.join(line)} |" for line in (heads, ["---", *["---:"] * len(row)], *rows)]
     conditioned = "<br>\n".join(tables.below(reports))
-    return "\n".join([*lines, "", f"<sub>{conditioned}</sub>", ""])
+    return "\n".join([*lines, "", f"<sub>Measured on: {conditioned}</sub>", ""])
 
 
 def update_table(path: Path, sources: list[Path], name: str = "results") -> bool:

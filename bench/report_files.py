@@ -1,10 +1,21 @@
-"""Report files that `edgedistill bench` wrote, for the scripts of this folder."""
+"""Report files, of `edgedistill bench` and of the scripts of this folder."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
+
+from edgedistill import files, machine
 from edgedistill.evaluation.report import KEYS, Report, missing_keys, read, title
 
-__all__ = ["KEYS", "merged", "missing_keys", "read"]
+__all__ = ["KEYS", "merged", "missing_keys", "read", "write"]
+
+
+def write(path: Path, report: Report) -> None:
+    """Write a report, with the machine, the versions and the date."""
+    about = {"machine": machine.here(), "versions": machine.versions()}
+    made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    files.write_json(path, {**report, **about, "made_at": made_at})
 
 
 def merged(reports: list[Report]) -> list[Report]:

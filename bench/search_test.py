@@ -1,6 +1,7 @@
-"""What the bundles that ship and a teacher find on test collections, by cosine and with
-BM25: a row for each encoder of queries and each way of embedding documents. It takes no times, so no machine
-has to be quiet for it.
+"""What the bundles that ship and a teacher find on the collections of a suite, by cosine and with BM25: a row
+for each encoder of queries and each way of embedding documents. Of each collection also by the length of
+queries and documents, by the words that they share, and for queries without stop words. It takes no times, so
+no machine has to be quiet for it.
 
 python bench/search_test.py BUNDLE_OF_TEACHER [STUDENT …] [--suite search-test] [--data DIR] [--out REPORT]
 """
@@ -9,22 +10,26 @@ from __future__ import annotations
 
 import argparse
 import os
-from datetime import UTC, datetime
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import report_files
+
 import edgedistill
-from edgedistill import files, machine
-from edgedistill.data.bm25 import WEIGHT
+from edgedistill.data.bm25 import WEIGHT, words
 from edgedistill.evaluation import scoring
-from edgedistill.evaluation.report import without_samples
-from edgedistill.evaluation.suites.cosines import Encode, Floats, Remembered, unit
+from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, Remembered, unit
+from edgedistill.evaluation.suites.retrieval import Collection
+from edgedistill.evaluation.teacher_agreement import space
 
 REPORTS = Path(__file__).resolve().parent / "reports"
 SUITE, PAIRS = "search-test", "sts-small"
-OF_TEACHER = ("nano", "micro")  # students in the teacher's space
+PROPERTIES = ("words in the query", "words in its documents", "of the query's words in its documents")
 TEACHER, MEAN = "teacher", "mean"
+Thirds = dict[str, list[tuple[float, Ints]]]
 
 
 def mean(student: Encode, teacher: Encode, texts: list[str]) -> Floats:
@@ -32,11 +37,41 @@ def mean(student: Encode, teacher: Encode, texts: list[str]) -> Floats:
     return unit(student(texts) + teacher(texts))
 
 
-def row(suite: scoring.Suite, bundle: edgedistill.Bundle, name: str, embed: Encode) -> dict[str, Any]:
-    """The scores of queries by a bundle among documents that are embedded so."""
-    encoder = scoring.Encoder.of(bundle)._replace(document=embed)
-    found = scoring.rankings(suite, encoder, scoring.Search(WEIGHT))
-    return {"documents": name, "quality": without_samples(found)}
+def thirds(task: Collection) -> Thirds:
+    """By property: the third of the queries that have least of it, the middle one, and that with most, each
+    with the mean of the property. Of a query's judged documents the mean counts. Words are shared that have
+    one stem; stop words do not count there."""
+    texts = {name: words(text) for chunk in task.chunks() for name, text in zip(*chunk, strict=True)}
+    rows, stems = list[tuple[Any, ...]](), task.bm25.stems
+    for query, relevance in zip(map(words, task.queries), task.relevance, strict=True):
+        asked, documents = {*stems(query)} - {""}, [texts[name] for name in relevance]
+        shares = [len(asked.intersection(stems(each))) / max(1, len(asked)) for each in documents]
+        rows.append((len(query), np.mean([len(each) for each in documents]), np.mean(shares)))
+    return {
+        name: [(values[part].mean(), part) for part in np.array_split(np.argsort(values, kind="stable"), 3)]
+        for name, values in zip(PROPERTIES, np.array(rows).T, strict=True)
+    }
+
+
+def in_thirds(measured: Any, cut: Thirds) -> Any:
+    """Measures with the means of thirds in place of every query's score."""
+    if not isinstance(measured, dict):
+        return measured
+    found = {key: in_thirds(value, cut) for key, value in measured.items() if key != "samples"}
+    if cut and "samples" in measured:
+        scores = np.array(measured["samples"]["scores"])
+        found["thirds"] = {name: [scores[part].mean() for _, part in parts] for name, parts in cut.items()}
+    return found
+
+
+def keywords(suite: scoring.Suite) -> scoring.Suite:
+    """A suite of the same collections, whose queries have lost their stop words."""
+    tasks = dict[str, Any](suite.tasks)
+    for name, task in tasks.items():
+        asked = map(words, task.queries)
+        kept = [" ".join(word for word in query if task.bm25.stems([word])[0]) for query in asked]
+        tasks[name] = replace(task, queries=kept)
+    return replace(suite, name=f"{suite.name}, keywords", tasks=tasks)
 
 
 def main() -> None:
@@ -51,6 +86,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="default: bench/reports/SUITE.json")
     arguments = parser.parse_args()
     suite, pairs = (scoring.suite(name, Path(arguments.data)) for name in (arguments.suite, PAIRS))
+    tasks: dict[str, Any] = suite.tasks
+    cuts = {name: thirds(task) for name, task in tasks.items()}
+    suites = suite, keywords(suite)
     rows = list[dict[str, Any]]()
     teacher: Encode | None = None
     places = {TEACHER: arguments.teacher, **{name: name for name in arguments.students}}
@@ -59,18 +97,28 @@ def main() -> None:
         documents = Remembered(bundle.encode_document)
         teacher = teacher or documents
         ways: dict[str, Encode] = {name: documents}
-        if name in OF_TEACHER:
+        if name != TEACHER and space(documents(pairs.texts), teacher(pairs.texts))[1] is None:
             ways |= {MEAN: partial(mean, documents, teacher), TEACHER: teacher}
-        own, *others = (row(suite, bundle, by, embed) for by, embed in ways.items())
-        own["quality"][PAIRS] = without_samples(scoring.evaluate(pairs, bundle))
         graph = bundle.manifest["precisions"][bundle.precision]
         about = {"name": name, "precision": bundle.precision, "sha256": graph["sha256"]}
-        rows += [{"bundle": about, **each} for each in (own, *others)]
-        print(name, {suite: each["average"] for suite, each in own["quality"].items()}, flush=True)
-    report = {"schema": 1, "bench": arguments.suite, "rows": rows}
-    report |= {"machine": machine.here(), "versions": machine.versions()}
-    report["made_at"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    files.write_json(arguments.out or REPORTS / f"{arguments.suite}.json", report)
+        for by, embed in ways.items():
+            encoder, found = scoring.Encoder.of(bundle)._replace(document=embed), dict[str, Any]()
+            for each in suites:
+                cut = cuts if each is suite and embed is documents else {}
+                for title, quality in scoring.rankings(each, encoder, scoring.Search(WEIGHT)).items():
+                    measured = {
+                        task: in_thirds(of, cut.get(task, {})) for task, of in quality["tasks"].items()
+                    }
+                    found[title] = {**quality, "tasks": measured}
+            if embed is documents:
+                found[PAIRS] = scoring.evaluate(pairs, bundle)
+            rows.append({"bundle": about, "documents": by, "quality": found})
+            print(name, by, {title: each["average"] for title, each in found.items()}, flush=True)
+    sizes = {
+        task: {name: [each for each, _ in parts] for name, parts in cut.items()} for task, cut in cuts.items()
+    }
+    report = {"schema": 1, "bench": arguments.suite, "rows": rows, "thirds": sizes}
+    report_files.write(arguments.out or REPORTS / f"{arguments.suite}.json", report)
 
 
 if __name__ == "__main__":

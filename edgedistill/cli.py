@@ -625,8 +625,13 @@ def export(
     precisions = listed(precision)
     if (folder := core or web) is not None:
         option = "--core" if core else "--web"
-        others = {"--out": out, "--documents": documents, "--pooling": pooling, "--shape": shape}
-        others["--web"] = core and web
+        others = {
+            "--out": out,
+            "--documents": documents,
+            "--pooling": pooling,
+            "--shape": shape,
+            "--web": core and web,
+        }
         if unused := [option for option, value in others.items() if value]:
             raise UserError(f"{option} {folder}: writes no bundle; leave {' and '.join(unused)} out")
         from edgedistill import device

@@ -50,6 +50,7 @@ class DiskFull(UserError):
 
 
 DEBUG = "EDGEDISTILL_DEBUG"  # an environment variable: the command line prints the traceback of every error
+OWN_CACHE = ".cache/edgedistill"  # in the path of every file of the usual cache
 SPACE = "free some space, or choose another place"
 FULL_DISK = {  # errno: what has run out
     errno.ENOSPC: "no space left on the device",
@@ -59,8 +60,8 @@ FULL_DISK = {  # errno: what has run out
 # What the user can do about an errno. Other numbers, such as EINVAL, are our bugs.
 _ADVICE = {
     "ENOSPC EDQUOT EFBIG": SPACE,
-    "EACCES EPERM": "change its permissions, or choose another place (of the cache: EDGEDISTILL_CACHE)",
-    "EROFS": "choose another place (of the cache: EDGEDISTILL_CACHE)",
+    "EACCES EPERM": "change its permissions, or choose another place",
+    "EROFS": "choose another place",
     "ENOENT ENOTDIR EISDIR EEXIST ENOTEMPTY ELOOP": "check the path",
     "ENAMETOOLONG EILSEQ": "choose another name",
     "EMFILE ENFILE": "raise the limit (ulimit -n)",
@@ -106,11 +107,11 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
     if number is not None:
         kind = DiskFull if number in FULL_DISK else UserError
         fact = FULL_DISK.get(number) or os.strerror(number).lower()
-        for key in ("filename2", "filename"):  # the second is where something was to be moved or linked
-            if place is None and getattr(error, key, None) is not None:
-                place = str(getattr(error, key))
-        if place is not None:
-            return kind(f"{place}: {fact}; {_WAYS_OUT[number]}")
+        # filename2 is where something was to be moved or linked
+        place = place or getattr(error, "filename2", None) or getattr(error, "filename", None)
+        if place:
+            of_cache = " (EDGEDISTILL_CACHE names one)" * (OWN_CACHE in str(place))
+            return kind(f"{place}: {fact}; {_WAYS_OUT[number]}{of_cache}")
         return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
     if wants_memory(error):
         size = f" ({first_line(error)})" if str(error) else ""
@@ -239,7 +240,7 @@ def first_line(error: BaseException | str) -> str:
 
 def installing(extra: str) -> str:
     """The way out where an optional dependency is missing: edgedistill itself is on no package index."""
-    return f"in your clone of edgedistill: pip install '.[{extra}]'"
+    return f'in your clone of edgedistill: pip install ".[{extra}]"'
 
 
 def require(module: str, what: str, extra: str = "") -> ModuleType:

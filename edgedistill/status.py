@@ -54,20 +54,19 @@ def status(cache: Path) -> Json:
 def table(state: Json) -> str:
     """The same for reading, as wide as the terminal."""
     first, *others = state["precisions"]
-    why = f"multiplies 8-bit integers ({', '.join(state['int8_products'])})"
-    if not state["int8_products"]:
-        why = "has no instruction that multiplies 8-bit integers"
-    missing = [name for name, installed in state["extras"].items() if not installed]
     here = state["machine"]
     versions = state["versions"]
     size = sum(state["caches"].values()) / 1e6
     rows = {
         "version": f"{state['version']}; Python {versions['python']}, onnxruntime {versions['onnxruntime']}",
         "processor": f"{here['cpu']}, {here['usable_cores']} cores",
-        "precision": f"{first}, or the first that a bundle has of {', '.join(others)}: the processor {why}",
+        "precision": f"{first}. Without {first}, a bundle runs in the first that it has of "
+        f"{', '.join(others)}",
+        "because": "the processor's instructions for products of 8-bit integers: "
+        f"{', '.join(state['int8_products']) or 'none'}",
         "speed": f"{state['p50_ms']:.2f} ms for a short text with {STUDENT} on 1 thread",
-        "extras": ", ".join(name for name in state["extras"] if name not in missing) or "none",
-        "missing": f"{', '.join(missing)}; {installing(missing[0])}" if missing else "none",
+        "extras": ", ".join(name if has else f"{name} (missing)" for name, has in state["extras"].items()),
+        "to add": installing("NAME"),
         "cache": f"{state['cache']}, {size:,.1f} MB. You may delete it, or any folder in it:",
     }
     lines = [line for title, text in rows.items() for line in wrapped(f"{title:11}{text}", 11)]

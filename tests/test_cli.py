@@ -257,7 +257,7 @@ def test_embed_of_an_empty_input(tmp_path):
             "search how is it",
             "edgedistill search: 'is', 'it': no files, folders or students; put the question ",
         ),
-        ("search q nowhere", "search: no file matches 'nowhere': no such file or folder; check the pattern"),
+        ("search q nowhere", "search: 'nowhere': no such file or folder; give another path"),
         ("search q nano micro", "edgedistill search: nano and micro are students; give one"),
         ("embed nano --device tpu", "--device tpu: no device 'tpu'; did you mean 'cpu'? (cpu, cuda)"),
         ("embed owner/name", "owner/name: no bundle here, it looks like a hub id; make a bundle of that: "),
@@ -265,7 +265,7 @@ def test_embed_of_an_empty_input(tmp_path):
             "check nano",
             "nano: reads 'unlabeled/tatoeba_en.txt.gz' and 13 more in a data folder; give --data ",
         ),
-        ("search question .", "search: no file matches '.': no texts in this folder ("),
+        ("search question .", "search: '.': no texts in this folder ("),
         ("embed", "edgedistill embed: Missing argument 'BUNDLE[:PRECISION]'; edgedistill embed --help"),
         ("embed nano x.csv -o y", "edgedistill embed: No such option: -o; edgedistill embed --help"),
         ("verify nano micro", "edgedistill verify: Got unexpected extra argument"),
@@ -317,7 +317,7 @@ def test_status_says_what_is_here(tmp_path, monkeypatch):
     assert (found["version"], found["caches"]) == (edgedistill.__version__, {"search": 2_000_000})
     assert found["p50_ms"] > 0 and set(found["precisions"]) == set(PRECISIONS)  # type: ignore[operator, call-overload]
     shown = call("status", folder=tmp_path).stdout
-    first = "int8, or the first that a bundle has of qdq, "
+    first = "Without int8, a bundle runs in the first that it has of qdq, "
     assert first in " ".join(shown.split()) and shown.splitlines()[-1].split() == ["search", "2.0", "MB"]
 
 
@@ -376,7 +376,7 @@ def test_a_missing_extra_is_named(tmp_path, command: str, module: str, extra: st
         check=False,
     )
     assert done.returncode == 2
-    way_out = f"in your clone of edgedistill: pip install '.[{extra}]'"
+    way_out = f'in your clone of edgedistill: pip install ".[{extra}]"'
     fact = f"needs {module}, which is not installed; {way_out}"
     assert done.stderr.startswith(f"edgedistill {command.split()[0]} ") and fact in done.stderr
 

@@ -199,8 +199,7 @@ def test_folders_without_permission(mode: int, tmp_path):
     (tmp_path / "shut").chmod(0o755)
     assert done.returncode == 2
     assert done.stderr == (
-        "shut/x.npy was not written: permission denied; change its permissions, or choose another place "
-        "(of the cache: EDGEDISTILL_CACHE)\n"
+        "shut/x.npy was not written: permission denied; change its permissions, or choose another place\n"
     )
 
 

@@ -146,7 +146,7 @@ def test_without_the_extra_cosines_decide(nano: Bundle, docs: Path, session: Ses
     assert found["results"][0]["text"] == "A cat sleeps." and found["results"][0]["bm25"] == 0
     assert found["ranked_by"] == (
         "cosine alone (BM25 needs bm25s, which is not installed; in your clone of edgedistill: pip install "
-        "'.[search]')"
+        '".[search]")'
     )
 
 
@@ -202,12 +202,12 @@ def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, sessi
     ("paths", "question", "message"),
     [
         (["docs"], " \n", "the question is empty; give one, in quotes"),
-        (["nowhere/*.md"], "q", "search: no file matches 'nowhere/*.md': no such file or folder; check"),
-        (["docs/more", "void"], "q", "search: no file matches 'void': no such file or folder; check"),
+        (["nowhere/*.md"], "q", "search: 'nowhere/*.md': no such file or folder; give"),
+        (["docs/more", "mirco"], "q", "search: 'mirco': no such file or folder; did you mean 'micro'?"),
         (["docs/picture.png"], "q", "docs/picture.png: no file type '.png'"),
         (["docs/binary.txt"], "q", "docs/binary.txt: binary, or UTF-16 without a byte order mark"),
         (["docs/other.tsv"], "q", "docs/other.tsv: no column with words; name one"),
-        (["docs/.git/none"], "q", "search: no file matches 'docs/.git/none': no such file or folder; check"),
+        (["docs/.git/none"], "q", "search: 'docs/.git/none': no such file or folder; give"),
         (["docs/pic*"], "q", "docs/picture.png: no file type '.png'"),
         (["docs/empty*"], "q", "docs/empty.txt: no text found"),
     ],

@@ -48,9 +48,10 @@ def markdown(
         "",
     ]
     lines += [
-        f"The teacher is {', '.join(teachers)}." if teachers else "There are no reports yet.",
+        f"Teacher: {' and '.join(teachers)}." if teachers else "There are no reports yet.",
         "",
-        f"Source: {paper.source}.",
+        f"Source: {paper.source}. [Variants](#variants) says what each name stands for, "
+        "[README.md](README.md) how to read and repeat all this.",
         "",
     ]
     lines += [
@@ -249,7 +250,11 @@ def _data(paper: Paper, reports: Reports) -> list[str]:
     }
     if named:
         lines.append(f"* Files that stages read: {', '.join(f'`{name}`' for name in sorted(named))}.")
-    return ["## Data", "", *lines, ""] if lines else []
+    title = (
+        "## Data\n\n[The data](../../recipes/README.md#the-data-that-recipes-read) says where these files "
+        "come from."
+    )
+    return [title, "", *lines, ""] if lines else []
 
 
 def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:

@@ -112,7 +112,7 @@ class BM25:
         self.stop_words = _stop_words(self.language) if self.language else frozenset[str]()
         self.stem_words = stemmer(self.language)
         vocabulary: dict[str, int] = {}
-        stems = self._stems(list(numbers))
+        stems = self.stems(list(numbers))
         terms = np.array([vocabulary.setdefault(s, len(vocabulary)) if s else -1 for s in stems], np.int32)
         if not vocabulary:
             raise UserError(f"{place}: no words in {len(rows):,} texts, so BM25 finds none; give other texts")
@@ -125,14 +125,14 @@ class BM25:
     def __len__(self) -> int:
         return int(self.index.scores["num_docs"])
 
-    def _stems(self, words: list[str]) -> list[str]:
+    def stems(self, words: list[str]) -> list[str]:
         """Return what each word is indexed as; nothing of a stop word."""
         stems = self.stem_words(words)
         return ["" if word in self.stop_words else stem for word, stem in zip(words, stems, strict=True)]
 
     def scores(self, queries: Sequence[str]) -> Floats:
         """Return BM25 of each query and text, (q, n) float32; a query without known words has zeros."""
-        terms = (self.index.get_tokens_ids(self._stems(words(query))) for query in queries)
+        terms = (self.index.get_tokens_ids(self.stems(words(query))) for query in queries)
         rows = [self.index.get_scores_from_ids(ids) for ids in terms]
         return np.stack(rows) if rows else np.zeros((0, len(self)), np.float32)
 
@@ -147,7 +147,7 @@ class BM25:
         count = len(self)
         whole = 1e-9
         scores, known, words_of = (np.zeros(count, np.float32) for _ in range(3))
-        for stem in dict.fromkeys(filter(None, self._stems(words(query)))):
+        for stem in dict.fromkeys(filter(None, self.stems(words(query)))):
             term = self.index.vocab_dict.get(stem)
             at = slice(0) if term is None else slice(*sparse["indptr"][term : term + 2])
             texts = sparse["indices"][at]

@@ -40,7 +40,7 @@ def matching_files(
         if not paths:
             others = ", ".join(f"{count:,} {ending}" for ending, count in reading.other_types.items())
             fact = ", but ".join(filter(None, [missing(path), others]))
-            raise UserError(f"{place}: no file matches {pattern!r}: {fact}; check the pattern")
+            raise UserError(f"{place}: {pattern!r}: {fact}; give another path")
         matching |= dict.fromkeys(paths)
     return list(matching)
 
@@ -55,6 +55,7 @@ def missing(path: Path) -> str:
         return "permission denied"
     except OSError:
         known = []
+    known += files.shipped("bundle")  # search takes a student's name too
     near = difflib.get_close_matches(path.name, known, n=1)
     return f"no such file or folder{f'; did you mean {str(path.parent / near[0])!r}?' if near else ''}"
 
@@ -162,14 +163,16 @@ def _names(folder: Path, reading: Reading) -> list[str]:
 
 def _folders(top: Path, reading: Reading) -> list[Path]:
     """A folder and every folder below it, each once; what is reached only by a link comes last. No folder
-    that hides behind a dot, and none of installed packages."""
+    that hides behind a dot, no virtual environment and none of installed packages."""
     folders = list[Path]()
     links = [top]
     seen = set[str]()
     while links:
-        for folder, names, _ in os.walk(links.pop(0), onerror=reading.closed):
+        for folder, names, inside in os.walk(links.pop(0), onerror=reading.closed):
             real = os.path.realpath(folder)
-            if real in seen:
+            if "pyvenv.cfg" in inside:
+                reading.skip(folder, UserError("a virtual environment"))
+            if real in seen or "pyvenv.cfg" in inside:
                 names.clear()
                 continue
             seen.add(real)

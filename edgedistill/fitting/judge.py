@@ -42,6 +42,7 @@ TITLES = {
     "similarity": "similarity of general sentences (Spearman)",
     "search": "nDCG@10 of general sentences",
 }
+MARGIN = 0.5  # points on the user's texts: a smaller gain is within what other texts would give
 RESOLUTION = 0.001  # of the score: less is no difference
 # Of the general half, what a better student may have lost where it finds more of the user's texts. Where only
 # its agreement with the teacher has grown, by which no user finds anything, it is nothing (bench/LOG.md).
@@ -122,6 +123,8 @@ def verdict(before: Measures, after: Measures, teacher: Measures) -> str:
     gain = {name: 100 * (after[name] - before[name]) for name in after if name in before}
     word = "better" if is_better(after, before, teacher) else "no better than the start, which is exported"
     user = next(name for name in ("own", "made", "agreement") if name in after)
+    if word == "better" and gain[user] < MARGIN:
+        word = "no measurable change"
     unit = "agreement with the teacher" if user == "agreement" else "nDCG"
     suites = [f" ({gain[suite]:+.1f} of {suite})" for suite in SUITES if gain.get(suite, 0) < -1]
     search = [f" and {gain['search']:+.1f} nDCG"] if "search" in gain else []

@@ -154,7 +154,7 @@ def _not_started(device: str, reason: str) -> UserError:
         return UserError(f"device={device}: {fact}; use device cpu")
     return UserError(
         f"device=cuda: {fact}; it needs an NVIDIA GPU with its driver, CUDA and cuDNN; "
-        "pip install 'onnxruntime-gpu[cuda,cudnn]' brings the last two, or use device cpu"
+        'pip install "onnxruntime-gpu[cuda,cudnn]" brings the last two, or use device cpu'
     )
 
 
@@ -174,7 +174,7 @@ def check_device(device: str) -> None:
     raise UserError(
         f"device=cuda: onnxruntime here offers "
         f"{', '.join(name.removesuffix('ExecutionProvider') for name in providers)}; pip uninstall "
-        "onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu"
+        'onnxruntime, then pip install "onnxruntime-gpu[cuda,cudnn]"; or use device cpu'
     )
 
 

@@ -131,6 +131,6 @@ def test_names_the_extra_of_a_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(
         UserError,
-        match=r"needs bm25s, which is not installed; in your clone .* pip install '\.\[search\]'",
+        match=r'needs bm25s, which is not installed; in your clone .* pip install "\.\[search\]"',
     ):
         bm25.BM25(THREE, "three")

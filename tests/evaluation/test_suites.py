@@ -290,4 +290,4 @@ def test_tasks_of_mteb_that_cannot_be_measured(tmp_path, monkeypatch, task: str,
 
 def test_without_mteb_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
-    assert "pip install '.[mteb]'" in refused("mteb:STS12")
+    assert 'pip install ".[mteb]"' in refused("mteb:STS12")

@@ -56,6 +56,8 @@ def test_the_verdict_has_both_numbers():
     after = {"agreement": 0.5, "made": 0.68, "similarity": 0.791, "search": 0.50, "score": 0.65}
     better = judge.verdict(before, after, before)
     assert better == "better: +8.0 nDCG on your texts, −0.9 similarity and +0.0 nDCG on general ones"
+    little = judge.verdict(before, {**after, "made": 0.604}, before)
+    assert little.startswith("no measurable change: +0.4 nDCG on your texts")
     assert judge.verdict(after, before, before).startswith(
         "no better than the start, which is exported: −8.0"
     )

@@ -57,7 +57,7 @@ def test_texts_without_words_are_refused_before_anything_is_measured(tmp_path):
     ("pairs", "problem"),
     [
         (Pairs("p.csv", "q", "q"), "--text-column: 'q' is the column of queries too; name that of the texts"),
-        (Pairs("gone.csv"), "--pairs: no file matches 'gone.csv'"),
+        (Pairs("gone.csv"), "--pairs: 'gone.csv'"),
         (Pairs("p.csv"), "p.csv: no column 'query'; .* set --query-column and --text-column"),
         (Pairs("p.txt"), "a text file has no columns; give --query-column and --text-column a .tsv"),
     ],

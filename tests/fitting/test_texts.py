@@ -98,7 +98,7 @@ def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path):
 def test_where_the_texts_lie(world: World, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = request(world, texts=("a/*.txt",))
-    with pytest.raises(UserError, match=r"^--texts: no file matches .*a/\*.txt"):
+    with pytest.raises(UserError, match=r"^--texts: .*a/\*.txt"):
         section(asked)
     with pytest.raises(UserError, match=r"^--texts: .*: no texts in this folder"):
         section(request(world, texts=(".",)))

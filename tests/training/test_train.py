@@ -453,7 +453,7 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path):
     refused("student.layers: a block of 3", student={"kind": "recurrent"})
     refused("student.bottleneck: 33", student={"kind": "recurrent", "layers": 1, "bottleneck": 33})
     refused("if it is a hub id, set teacher.revision", teacher={"model": "owner/name"})
-    refused("no file matches 'missing.txt'", rows={"files": ["missing.txt"]})
+    refused("'missing.txt': no such file", rows={"files": ["missing.txt"]})
     with pytest.raises(UserError, match="nothing to resume"):
         go(world, tmp_path / "x", resume=True)
 

@@ -117,7 +117,6 @@ class Collection(TaskData):
         by_title = {"": measures(ranked(self, queries, index), self) | counts}
         if search.weight is not None:
             alone = measures(ranked_by_bm25(self, index), self)
-            del alone["samples"]
             both = measures(ranked(self, queries, index, search.weight), self)
             by_title[BESIDE] = {**both, **counts, "bm25": alone}
         if search.precisions:
