@@ -883,6 +883,8 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
     if (ed_u32(r->data + 8) < ED_OLDEST) return "an older version of the format than 5; export it again";
     if (ed_u32(r->data + 8) > ED_VERSION) return "a newer version of the format than 6; get a newer core";
     memcpy(h, r->data + ED_START, sizeof *h);
+    uint32_t next = ((uint32_t)h->length + 63) & ~63u; /* where a pair has its second file */
+    if (next && r->size >= (size_t)next + 8 && !memcmp(r->data + next, "edstudnt", 8)) return "a pair of encoders; export its query or document folder alone";
     if (h->length < 0 || (size_t)h->length != r->size) return "damaged: cut off" ED_AGAIN;
     if (ed_checksum(r->data + ED_START, r->size - ED_START) != ed_u32(r->data + 12)) return "damaged: its checksum is wrong" ED_AGAIN;
     r->at = ED_START + sizeof *h;

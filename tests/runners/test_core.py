@@ -228,6 +228,7 @@ def test_damaged_files_are_refused(exported: Callable[..., Path], core: Any):
         "older version": data[:8] + struct.pack("<I", 4) + data[12:],
         "newer version": data[:8] + struct.pack(">I", 6) + data[12:],  # of the other endianness
         "cut off": data[:-64],
+        "pair of encoders": data + bytes(-len(data) % 64) + data,
         "checksum": data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
         "do not fit": stamped(data[:32] + struct.pack("<i", 10**6) + data[36:]),
         "parts do not": stamped(four_bits[:place] + b"\0" + four_bits[place + 1 :]),  # another sum
