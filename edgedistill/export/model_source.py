@@ -118,20 +118,13 @@ def _is_model(resolved: Resolved) -> bool:
 def check_encoder(folder: Path, source: str, pooling: str | None) -> None:
     """Raise UserError for a model that is no encoder, and for a plain model without a pooling."""
     opened = model_folder.read(folder)
-    what = None
     config = opened.config
-    names = config.get("architectures") or []
-    kind = str(config.get("model_type"))
-    if opened.is_encoder or config.get("use_bidirectional_attention"):
-        # its family generates texts: the encoder of T5, a Gemma that attends to both sides
-        what = "an encoder of an architecture that is not supported yet"
-    elif config.get("is_encoder_decoder") or kind in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
-        what = "an encoder with a decoder"
-    elif config.get("is_decoder") or kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - MASKED:
-        what = "a decoder"
-    if what is not None:
+    kind = config.get("model_type")
+    generating = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - MASKED
+    generating |= auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys()
+    if kind in generating or config.get("is_decoder"):
         raise UserError(
-            f"{source}: {what}, {', '.join(names)} (model_type {kind}), which cannot be exported; "
+            f"{source}: model_type {kind}: models whose family generates texts cannot be exported; "
             "fit it, as a teacher (edgedistill fit --teacher)"
         )
     model_folder.check_pooling(opened, pooling, source, "--pooling")

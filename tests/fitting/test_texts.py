@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgedistill import files, recipe
+from edgedistill import recipe
 from edgedistill.data import corpus
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
@@ -124,12 +124,7 @@ def test_where_the_texts_lie(world: World, tmp_path, monkeypatch):
     assert section(asked)["unit"] == "auto"
 
 
-def test_a_teacher_without_pooling(world: World, tmp_path):
-    decoder = tmp_path / "decoder"
-    decoder.mkdir()
-    files.write_json(decoder / "config.json", {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]})
-    message = refused(request(world, teacher=recipe.Teacher(model=str(decoder))), tmp_path)
-    assert message.startswith(f"{decoder}: a plain model does not define its pooling; add --pooling ")
+def test_a_teacher_that_is_nowhere(world: World, tmp_path):
     message = refused(request(world, teacher=recipe.Teacher(model="no/where")), tmp_path)
     assert message == "--teacher: no folder 'no/where' here; if it is a hub id, give --revision"
 
