@@ -38,7 +38,9 @@ class Reading:
         self.added[key] = other
         for name, value in other.items():
             before = getattr(self, name)
-            if isinstance(before, Counter):
+            if name == "other_types":  # of the same folders, under each key
+                self.other_types |= Counter(value)
+            elif isinstance(before, Counter):
                 before.update(value)
                 before.subtract(earlier.get(name, {}))
             elif isinstance(before, dict):
