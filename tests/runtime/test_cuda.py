@@ -108,7 +108,7 @@ def test_cuda_that_does_not_start_is_an_error(folder: Path, monkeypatch, capsys)
     )
     expected = (
         r"device=cuda: onnxruntime did not start \(Failed to load libcublas.so.13: .*\); .*; pip "
-        r"install 'onnxruntime-gpu\[cuda,cudnn\]'"
+        r'install "onnxruntime-gpu\[cuda,cudnn\]"'
     )
     with pytest.raises(UserError, match=expected):
         bundle.load(folder, device="cuda")
