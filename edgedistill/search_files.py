@@ -67,7 +67,7 @@ def arguments(question: str, words: list[str]) -> tuple[str, list[str], str]:
     unknown = [
         word
         for word in paths
-        if not ("*" in word or object_store.is_address(word)) and not file_patterns.expanded(Path(word))
+        if not (set("*?[") & {*word} or os.path.exists(word) or object_store.is_address(word))
     ]
     if unknown[1:] or " " in "".join(unknown):
         fact = f"{', '.join(map(repr, unknown))}: no files, folders or students"

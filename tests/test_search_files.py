@@ -301,11 +301,8 @@ def test_the_command(docs: Path, tmp_path, monkeypatch):
     ("line", "expected"),
     [
         ("money", ("nano", ["."], "money")),
-        (
-            "money|docs/*.md|micro:int8|docs/lines.txt",
-            ("micro:int8", ["docs/*.md", "docs/lines.txt"], "money"),
-        ),
-        ("multi|docs|nano", ("nano", ["docs"], "multi")),
+        ("money|docs|micro:int8|.", ("micro:int8", ["docs", "."], "money")),
+        ("multi|docs/*.md|nano", ("nano", ["docs/*.md"], "multi")),
         ("is *this* it? " * 40, ("nano", ["."], "is *this* it? " * 40)),
     ],
 )
