@@ -39,7 +39,7 @@ class Reading:
         for name, value in other.items():
             before = getattr(self, name)
             if name == "other_types":  # of the same folders, under each key
-                self.other_types |= Counter(value)
+                self.other_types |= value
             elif isinstance(before, Counter):
                 before.update(value)
                 before.subtract(earlier.get(name, {}))

@@ -38,24 +38,26 @@ def matching_files(
         else:
             paths = expanded(path, reading)
         if not paths:
-            others = ", ".join(f"{count:,} {ending}" for ending, count in reading.other_types.items())
-            fact = ", but ".join(filter(None, [missing(path), others]))
-            raise UserError(f"{place}: {pattern!r}: {fact}; give another path")
+            raise UserError(f"{place}: {pattern!r}: {missing(path, reading)}; give another path")
         matching |= dict.fromkeys(paths)
     return list(matching)
 
 
-def missing(path: Path) -> str:
-    """What to say of a path where there is nothing: with the name beside it that may be meant."""
+def missing(path: Path, reading: Reading) -> str:
+    """What to say of a path where there is nothing: of a folder with what it has instead, otherwise with the
+    name beside it that may be meant."""
     if os.path.isdir(path):
-        return f"no texts in this folder ({', '.join(input_file.KINDS)})"
+        fact = f"no texts in this folder ({', '.join(input_file.KINDS)})"
+        others = ", ".join(f"{count:,} {ending}" for ending, count in reading.other_types.items())
+        return f"{fact}, but {others}" if others else fact
     try:
         known = os.listdir(path.parent)
     except PermissionError:
         return "permission denied"
     except OSError:
         known = []
-    known += files.shipped("bundle")  # search takes a student's name too
+    if path.parent == Path():  # search takes a student's name too
+        known += files.shipped("bundle")
     near = difflib.get_close_matches(path.name, known, n=1)
     return f"no such file or folder{f'; did you mean {str(path.parent / near[0])!r}?' if near else ''}"
 
@@ -170,9 +172,9 @@ def _folders(top: Path, reading: Reading) -> list[Path]:
     while links:
         for folder, names, inside in os.walk(links.pop(0), onerror=reading.closed):
             real = os.path.realpath(folder)
-            if "pyvenv.cfg" in inside:
+            if environment := "pyvenv.cfg" in inside:
                 reading.skip(folder, UserError("a virtual environment"))
-            if real in seen or "pyvenv.cfg" in inside:
+            if environment or real in seen:
                 names.clear()
                 continue
             seen.add(real)

@@ -118,11 +118,10 @@ def _is_model(resolved: Resolved) -> bool:
 def check_encoder(folder: Path, source: str, pooling: str | None) -> None:
     """Raise UserError for a model that is no encoder, and for a plain model without a pooling."""
     opened = model_folder.read(folder)
-    config = opened.config
-    kind = config.get("model_type")
+    kind = opened.config.get("model_type")
     generating = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - MASKED
     generating |= auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys()
-    if kind in generating or config.get("is_decoder"):
+    if kind in generating or opened.config.get("is_decoder"):
         raise UserError(
             f"{source}: model_type {kind}: models whose family generates texts cannot be exported; "
             "fit it, as a teacher (edgedistill fit --teacher)"

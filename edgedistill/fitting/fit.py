@@ -62,8 +62,9 @@ def _check_teacher(teacher: recipe.Teacher) -> None:
     if not resolve.is_run(teacher.model):
         with as_options({"--teacher.model": "--teacher", "set --teacher.": "give --"}):
             folder = resolve.teacher_files(teacher, "--teacher")
-        opened = model_folder.read(folder)
-        model_folder.check_pooling(opened, teacher.pooling, str(teacher.model), "--pooling")
+        model_folder.check_pooling(
+            model_folder.read(folder), teacher.pooling, str(teacher.model), "--pooling"
+        )
 
 
 def _state(request: FitRequest, out: Path, resume: bool) -> State:
