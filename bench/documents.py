@@ -14,13 +14,13 @@ from typing import Any
 import api_page
 import measured_tables
 import peer_table
+import platforms
 import readme_plot
 import readme_tables
 import recipe_reference
 import report_files
 
-import edgedistill
-from edgedistill import bundle_run, device, files, resolve
+from edgedistill import bundle_run, files, resolve
 from edgedistill.data.corpus import SHARD
 from edgedistill.evaluation import tables
 from edgedistill.export import bundle_writer, library_files, model_card
@@ -62,8 +62,9 @@ RECIPES = ROOT / "recipes"
 EXPORT = ROOT / "export"
 ELSEWHERE = {  # document -> what makes its table from the report of the table's name
     ROOT / "bench" / "FAULTS.md": {"faults": measured_tables.faults},
-    EXPORT / "README.md": {"precisions": measured_tables.precisions},
-    EXPORT / "PRECISIONS.md": {"embedding-bytes": measured_tables.embedding_bytes},
+    EXPORT / "README.md": {"platforms": platforms.table},
+    EXPORT / "DESIGN.md": {"embedding-bytes": measured_tables.embedding_bytes},
+    EXPORT / "core" / "README.md": {"core-files": measured_tables.core_files},
     EXPORT / "web" / "README.md": {"page-speed": measured_tables.page},
 }
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
@@ -139,15 +140,6 @@ def bench_example() -> str:
     return f"\n```text\n{shown.strip(chr(10))}\n```\n\n"
 
 
-def core_files() -> str:
-    """The size of the core's file of each shipped student, as `export --core` writes it."""
-    rows = [
-        [f"`{name}`", f"{len(device.content(edgedistill.load(name))) / 1e6:.1f}"]
-        for name in files.shipped("bundle")
-    ]
-    return measured_tables.lines(["student", "`student.bin`, MB"], rows, 1, [])
-
-
 def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
     """What `nano` is beside its teacher, in int8 and as sentence-transformers runs it, in one paragraph."""
     rows = {row["name"]: row for row in peers["rows"]}
@@ -167,13 +159,13 @@ def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
     return (
         f"The student `nano` has {size / 1e6:.1f} MB with its tokenizer. On one CPU thread it is "
         f"**{smaller:.0f} times smaller and {faster:.0f} times faster** than its teacher all-MiniLM-L6-v2 in "
-        f"float32, as sentence-transformers runs it; **{beside:.0f} times smaller and {twice:.0f} times "
-        f"faster** than the same teacher in int8. Its mean score on seven STS test sets is {sts:.1f}, the "
-        f"teacher's in int8 {taught:.1f} ([one run](bench/peers/README.md)).\n\n"
-        f"In search (nDCG@10), `nano` alone finds less ({nano_found[0]}) than its teacher ({found[0]}) and "
-        f"than keyword search (BM25, {words}). So `edgedistill search` ranks by both: {nano_found[1]}; the "
-        f"teacher with BM25 has {found[1]} ([measured](#the-students)). A web page that searches with `nano` "
-        f"has {page['bytes'] / 1e6:.1f} MB in all.\n"
+        f"float32 with sentence-transformers, and **{beside:.0f} times smaller and {twice:.0f} times "
+        f"faster** than that teacher in int8, as edgedistill exports it ([one run](bench/peers/README.md)). "
+        f"On seven STS test sets it scores {sts:.1f}, the teacher in int8 {taught:.1f}.\n\n"
+        f"In search, `nano` finds less by its embeddings alone (nDCG@10 {nano_found[0]}) than its teacher "
+        f"({found[0]}) and than keyword search (BM25, {words}). So `edgedistill search` ranks by both: "
+        f"{nano_found[1]}; the teacher with BM25 has {found[1]} ([measured](bench/RESULTS.md#search)). A web "
+        f"page that searches with `nano` has {page['bytes'] / 1e6:.1f} MB in all.\n"
     )
 
 
@@ -221,7 +213,6 @@ def generated() -> dict[str, tuple[Path, str]]:
     texts = {
         "headline": (README, headline(peers, searches)),
         "students": (README, students(peers, shipped(), searches)),
-        "core-files": (EXPORT / "core" / "README.md", core_files()),
         "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
         "collections": (COUNTED, measured_tables.collections([searches, elsewhere])),
