@@ -46,7 +46,7 @@ The other examples continue this one. A test runs them.
 
 Embeddings are numpy arrays. Their rows have unit length, so the dot product of two is their cosine. The methods are named as in sentence-transformers; their options differ.
 
-Before you store embeddings, read [when to embed again](../README.md#what-an-index-survives) and [what int8 and binary cost](../PRECISIONS.md#embeddings-in-fewer-bytes).
+Before you store embeddings, read [when to embed again](../README.md#what-an-index-survives) and [what int8 and binary cost](../DESIGN.md#embeddings-in-fewer-bytes).
 """  # noqa: E501
 
 
