@@ -70,7 +70,8 @@ ELSEWHERE = {  # document -> what makes its table from the report of the table's
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
 SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
-LANGUAGES, COUNTED = REPORTS / "search-languages.json", ROOT / "bench" / "COLLECTIONS.md"
+COUNTED = ROOT / "bench" / "COLLECTIONS.md"
+COLLECTED = [SEARCHES, REPORTS / "search-languages.json", REPORTS / "search-slices.json"]
 TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
 PLAIN_TEACHER = "sentence-transformers"  # the same by that library
 TEACHERS_NAME = "packaged:all-MiniLM-L6-v2"
@@ -208,14 +209,14 @@ def _percent(scores: dict[str, float]) -> str:
 
 def generated() -> dict[str, tuple[Path, str]]:
     """What stands between markers and is no table of one kind of report: its name -> (document, text)."""
-    peers, searches, elsewhere, adaptations = map(files.read_json, (PEERS, SEARCHES, LANGUAGES, ADAPTED))
+    peers, searches, adaptations = map(files.read_json, (PEERS, SEARCHES, ADAPTED))
     fits = [files.read_json(path) for path in FITS]
     texts = {
         "headline": (README, headline(peers, searches)),
         "students": (README, students(peers, shipped(), searches)),
         "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
-        "collections": (COUNTED, measured_tables.collections([searches, elsewhere])),
+        "collections": (COUNTED, measured_tables.collections([files.read_json(path) for path in COLLECTED])),
         "bench-example": (ROOT / "bench" / "README.md", bench_example()),
         "adapted": (RESULTS, adapted(adaptations)),
         "fitted": (RESULTS, fitted(fits)),
@@ -300,7 +301,8 @@ def fitted(reports: list[dict[str, Any]]) -> str:
             scores = (f"{100 * found['suites'][suite][who]:.1f}" for suite in ("sts7", SEARCH))
             lines.append(f"| {of_fit} | {title} | {size} | {of_who} | {' | '.join(scores)} |")
             of_fit, size = " | ", " | "
-    return "\n".join([*lines, ""])
+    processors = [each.get("machine", {}).get("cpu", "processor not recorded") for each in reports]
+    return "\n".join([*lines, "", f"<sub>{' · '.join(dict.fromkeys(processors))}</sub>", ""])
 
 
 def verdicts(pages: Path) -> str:
