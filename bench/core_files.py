@@ -26,7 +26,7 @@ def measured(name: str) -> dict[str, Any]:
     """The row of a student."""
     with tempfile.TemporaryDirectory() as folder:
         core, program = Path(folder) / "core", Path(folder) / "bench"
-        written = device.write(name, core, print)
+        written = device.write(name, core)
         sources = [str(core / name) for name in ("bench.c", "edgedistill.c")]
         subprocess.run(["cc", "-O2", *sources, "-o", str(program), "-lm"], check=True)
         command = [str(program), str(core / device.FILE), SECONDS, SECONDS]
