@@ -358,12 +358,12 @@ def card(quality: dict[str, Any], searches: list[dict[str, Any]]) -> str:
         for suite, each in quality.items()
     ]
     return (
-        "How well it searches: nDCG@10 × 100 on the collections of the suite `search-test`. *By cosine* "
-        "ranks by embeddings alone, *with BM25* also by words, as `edgedistill search` does.\n\n"
+        "Search, on eleven English collections (suite `search-test`): nDCG@10 × 100. *By cosine* ranks by "
+        "embeddings alone, *with BM25* also by words, as `edgedistill search` does.\n\n"
         + measured_tables.lines(heads, rows, 1, [])
-        + "\nOther suites of `edgedistill bench`, × 100. A suite's score is the mean of its tasks:\n\n"
+        + "\nOther suites, × 100. A suite's score is the mean of its tasks:\n\n"
         + measured_tables.lines(["suite", "measure", "tasks", "score"], others, 3, [])
-        + f"\nAll in {searches[0]['bundle']['precision']}.\n"
+        + f"\nAll in {searches[0]['bundle']['precision']}. The package's README has the teacher's scores.\n"
     )
 
 
@@ -373,8 +373,8 @@ def write_card(name: str, quality: dict[str, Any], searches: list[dict[str, Any]
     folder = files.PACKAGE / "shipped" / "bundles" / name
     manifest, (begin, end) = files.read_json(folder / "manifest.json"), readme_tables.markers("scores")
     libraries = library_files.libraries(bundle_run.open_finished(name, "docs").student())
-    kind, scores = "\nA student of kind", f"\n{begin}\n{card(quality, searches)}{end}\n"
-    text = model_card.filled("encoder", manifest, libraries=libraries).replace(kind, f"{scores}{kind}", 1)
+    after, scores = "\n## Precisions", f"\n## Scores\n\n{begin}\n{card(quality, searches)}{end}\n"
+    text = model_card.filled("encoder", manifest, libraries=libraries).replace(after, f"{scores}{after}", 1)
     changed = rewrite(folder / "README.md", text)
     bundle_writer.seal(folder, manifest)
     return changed
