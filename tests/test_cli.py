@@ -408,13 +408,13 @@ def test_an_interrupted_training_says_so_once(world: World, tmp_path, monkeypatc
 def test_a_wrong_name_is_answered_with_the_nearest_and_the_others(tmp_path):
     done = call("recipes", "bert2-128", folder=tmp_path)
     assert done.returncode == 2
-    others = len(files.shipped("recipe")) - 5
+    others = len(files.shipped("recipe")) - 4
     assert done.stderr.startswith(
         "no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-2x128, bert-2x128-256, "
     )
     assert done.stderr.endswith(f" and {others} more); `edgedistill recipes` lists them\n")
     many = [f"name-{number}" for number in range(MAX_NAMES + 1)]
-    assert unknown_name("x", "y", many).endswith(f", name-4 and {len(many) - 5} more)")
+    assert unknown_name("x", "y", many).endswith(f", name-12 and {len(many) - 5} more)")
 
 
 def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path):
