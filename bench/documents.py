@@ -83,7 +83,7 @@ PAPERS = {
     "text-level": "text-level",
     "multi-stage": "multi-stage",
 }
-VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
+VERDICTS = ("reproduced", "contradicted", "equal", "inconclusive", "not judged")
 FITS = [REPORTS / "fit-mpnet-12mb.json"]  # of bench/fit_comparison.py
 
 
@@ -225,6 +225,7 @@ def generated() -> dict[str, tuple[Path, str]]:
         "adapted": (RESULTS, adapted(adaptations)),
         "fitted": (RESULTS, fitted(fits)),
         "verdicts": (PAGES / "README.md", verdicts(PAGES)),
+        "papers": (ROOT / "bench" / "FINDINGS.md", abstracts(PAGES)),
         "peers": (PEERS_PAGE, peer_table.table(peers)),
         "scale": (RECIPES / "SCALE.md", scaled(files.read_json(REPORTS / "scale.json"), teacher_rates())),
     }
@@ -321,6 +322,15 @@ def verdicts(pages: Path) -> str:
     columns = [verdict for verdict in VERDICTS if verdict in seen]
     cells = [[title, *(found.get(verdict, "") for verdict in columns)] for title, found in rows]
     return measured_tables.lines(["the paper's claims", *columns], cells, 1, [])
+
+
+def abstracts(pages: Path) -> str:
+    """What the papers' pages start with, one paragraph each."""
+    found = ""
+    for name, title in PAPERS.items():
+        text = (pages / f"{name}.md").read_text(encoding="utf-8").split("\n\n")[1]
+        found += f"{text} ([{title}](reproduction/{name}.md))\n\n"
+    return found
 
 
 def scores(searches: dict[str, Any]) -> str:

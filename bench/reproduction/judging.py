@@ -12,6 +12,7 @@ import report_table
 from arm_recipe import composition_of
 from ranking_claims import (
     INTERVAL,
+    SEEDS,
     Items,
     Paper,
     RankingClaim,
@@ -33,14 +34,14 @@ Reports = dict[str, list[dict[str, Any]]]  # a variant's, by seed
 
 
 class Judgement(NamedTuple):
-    """A ranking claim with its result. Differences are in points of 100; without reports only `missing` is
+    """A ranking claim with its result. Differences are in points of 100; without reports only the verdict is
     set, and `seeds` is 0."""
 
     ranking: RankingClaim
     suite: str
-    missing: list[str]  # variants without reports
-    verdict: str = "not run"
+    verdict: str
     seeds: int = 0  # that all variants have
+    by_first: str = ""  # the verdict of the first three, where there are more
     mean: float = float("nan")
     error: float = float("nan")  # standard error of the mean over seeds; NaN with one seed
     over_seeds: tuple[float, float] | None = (
@@ -72,7 +73,7 @@ def load(paper: Paper, folder: Path) -> tuple[Reports, list[dict[str, Any]]]:
         ):
             found[variant].append({**report, "items": _by_suite(items)})
         else:
-            older.append(report)
+            older.append({**report, "items": _by_suite(items)})
     return {variant: sorted(each, key=lambda one: int(one["seed"])) for variant, each in found.items()}, older
 
 
@@ -139,36 +140,49 @@ def scores(reports: Reports, ranking: RankingClaim, suite: str) -> dict[str, dic
     return out
 
 
-def judged(paper: Paper, reports: Reports, resamples: int) -> list[tuple[Judgement, Judgement | None]]:
-    """Judge every ranking claim of a paper, and once more under its other circumstances where the claim's
-    variants are trained again."""
-    again = paper.judged_again()
-    found = _judged(paper, [*paper.ranking_claims, *again.values()], reports, resamples)
-    seconds = dict(zip(again, found[len(paper.ranking_claims) :], strict=True))
-    return [(each, seconds.get(number)) for number, each in enumerate(found[: len(paper.ranking_claims)])]
+def judged(
+    paper: Paper, loaded: tuple[Reports, list[dict[str, Any]]], resamples: int
+) -> list[tuple[Judgement, Judgement | None, Judgement | None]]:
+    """Judge every ranking claim of a paper; once more under its other circumstances, where the claim's
+    variants are trained again; and by the reports of earlier settings, where all its variants have some."""
+    (reports, older), again, claims = loaded, paper.judged_again(), paper.ranking_claims
+    before = {variant: [each for each in older if each["arm"] == variant] for variant in paper.variants}
+    found = _judged([*claims, *again.values()], paper, reports, resamples)
+    seconds = dict(zip(again, found[len(claims) :], strict=True))
+    thirds = _judged(claims, paper, before, resamples)
+    return [
+        (each, seconds.get(number), third if third.seeds else None)
+        for number, (each, third) in enumerate(zip(found, thirds, strict=False))
+    ]
 
 
-def _judged(paper: Paper, claims: list[RankingClaim], reports: Reports, resamples: int) -> list[Judgement]:
+def _judged(claims: list[RankingClaim], paper: Paper, reports: Reports, resamples: int) -> list[Judgement]:
     out = []
     bootstrap = _Bootstrap(reports, resamples)
     for ranking in claims:
         suite = ranking.suite or paper.suites[0]
         found = scores(reports, ranking, suite)
-        missing = [variant for variant, values in found.items() if not values]
+        missing = [f"`{variant}`" for variant, values in found.items() if not values]
         if missing:
-            out.append(Judgement(ranking, suite, missing))
+            out.append(Judgement(ranking, suite, f"not judged: no reports for {', '.join(missing)}"))
             continue
-        differences = contrasted(found, ranking.contrast)
-        seeds = common_seeds(found, ranking.contrast)
-        over_items = bootstrap.interval(ranking, suite, seeds) if ranking.at_step is None else None
-        mean = float(differences.mean()) if len(differences) else float("nan")
+        differences, seeds = contrasted(found, ranking.contrast), common_seeds(found, ranking.contrast)
+        over_items = bootstrap.interval(ranking, suite, seeds)
+        by_first = ""
+        if len(seeds) > SEEDS:
+            by_first = verdict(differences[:SEEDS], bootstrap.interval(ranking, suite, seeds[:SEEDS]))
         chance = [
             f"`{variant}`" for variant, values in found.items() if at_chance(np.array(list(values.values())))
         ]
-        result = f"at chance: {', '.join(chance)}" if chance else verdict(differences, over_items)
+        result = verdict(differences, over_items)
+        if chance:
+            result = f"not judged: {', '.join(chance)} at chance"
+        elif ranking.control:
+            result = result.replace("reproduced", "confirmed")
+        mean = float(differences.mean()) if seeds else float("nan")
         error, over_seeds = standard_error(differences), seed_interval(differences)
         out.append(
-            Judgement(ranking, suite, missing, result, len(seeds), mean, error, over_seeds, over_items)
+            Judgement(ranking, suite, result, len(seeds), by_first, mean, error, over_seeds, over_items)
         )
     return out
 
@@ -183,9 +197,10 @@ class _Bootstrap:
 
     def interval(self, ranking: RankingClaim, suite: str, seeds: list[int]) -> tuple[float, float] | None:
         """The 95% interval of a claim's difference over these seeds, in points of 100; None where a run has
-        no values per test item."""
+        no values per test item, and for scores at a step."""
         runs = {variant: self._runs(variant, suite) for variant in ranking.contrast}
-        if not seeds or not all(runs[variant].keys() >= set(seeds) for variant in runs):
+        known = all(runs[variant].keys() >= set(seeds) for variant in runs)
+        if ranking.at_step is not None or not seeds or not known:
             return None
         check_same_items([each for found in runs.values() for each in found.values()])
         total = np.zeros(self.resamples)

@@ -19,6 +19,8 @@ FOLDER = Path(__file__).resolve().parent
 RESAMPLES = 1_000
 INTERVAL = (2.5, 97.5)  # percentiles
 SEEDS = 3  # before a claim is judged
+MARGIN = 0.2  # points: a smaller difference is of no interest (README.md, "Verdicts")
+TWO_LOOKS = 98.75  # percentile, where seeds were added since the first ones did not decide: Bonferroni
 
 
 class Part(BaseModel):
@@ -77,7 +79,8 @@ class RankingClaim(Part):
     be above 0."""
 
     claim: str
-    reported: str = Field(description="the paper's own scores")
+    key: str = Field("", description="the name of the claim's results in the abstract: {key[0]}")
+    reported: str = Field("", description="the paper's own scores")
     contrast: dict[str, float] = Field(min_length=2, description="weight of each variant's score")
     suite: str | None = Field(None, description="default: the paper's first")
     at_step: int | None = Field(
@@ -95,6 +98,11 @@ class Paper(Part):
     """The variants to train, the suites to measure them on, and the claims to judge."""
 
     paper: str
+    abstract: str = Field(
+        "",
+        description="what was found: {key[0]} is a claim's result, {key[1]} that under the "
+        "other circumstances, {key[2]} that of earlier settings",
+    )
     about: str
     source: str
     suites: list[str] = Field(min_length=1)
@@ -220,6 +228,8 @@ def resampled(runs: list[Items], count: int = RESAMPLES, seed: int = 0) -> np.nd
     total = np.zeros((len(runs), count))
     for task in runs[0].found:
         rows, gold = np.stack([each.found[task] for each in runs]), runs[0].gold.get(task)
+        if gold is not None:
+            rows, gold = np.stack([_places(each) for each in rows]), _places(gold)
         for at in range(count):
             total[:, at] += _scores(rows, gold, random.integers(0, rows.shape[1], rows.shape[1]))
     return total / len(runs[0].found)
@@ -245,10 +255,23 @@ def _scores(rows: np.ndarray, gold: np.ndarray | None, drawn: np.ndarray | None)
         rows, gold = rows[:, drawn], None if gold is None else gold[drawn]
     if gold is None:
         return np.asarray(rows.mean(1))
-    ranks = rankdata(np.vstack([gold, rows]), axis=1)
+    ranks = np.stack([_ranks(each) for each in (gold, *rows)])
     ranks -= ranks.mean(1, keepdims=True)
     lengths = np.sqrt((ranks**2).sum(1))
     return np.asarray(ranks[1:] @ ranks[0] / np.maximum(lengths[1:] * lengths[0], 1e-12))
+
+
+def _places(values: np.ndarray) -> np.ndarray:
+    """The place of each value among the distinct ones."""
+    return np.unique(values, return_inverse=True)[1]
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks, equal values with their mean; of places without sorting."""
+    if values.dtype.kind == "f":
+        return np.asarray(rankdata(values))
+    counts = np.bincount(values)
+    return np.asarray((counts.cumsum() - (counts - 1) / 2)[values])
 
 
 def common_seeds(scores: dict[str, dict[int, float]], contrast: dict[str, float]) -> list[int]:
@@ -271,23 +294,22 @@ def standard_error(differences: np.ndarray) -> float:
 
 
 def verdict(differences: np.ndarray, over_items: tuple[float, float] | None) -> str:
-    """Judge a claim by its differences (seeds,): `reproduced`, `contradicted`, `inconclusive`, or `not yet: n
-    of 3 seeds`.
+    """Judge a claim by its differences (seeds,): `reproduced`, `contradicted`, `equal`, `inconclusive`, or
+    `not judged: n of 3 seeds`.
 
-    reproduced: the 95% confidence interval of the mean over seeds (Student's t) and the bootstrap interval
-        over test items both lie above
-    0. contradicted: both below 0. Without an interval (no scores per item) the seeds alone decide.
+    There are two 95% intervals of the mean: over seeds (Student's t), and over test items (bootstrap). equal:
+    both lie within ± MARGIN. reproduced: both lie above 0. contradicted: both below 0. Without an interval
+    over items (no scores per item) the seeds alone decide.
     """
-    if len(differences) < SEEDS:
-        return f"not yet: {len(differences)} of {SEEDS} seeds"
     over_seeds = seed_interval(differences)
-    assert over_seeds is not None
-    intervals = [over_seeds, *([over_items] if over_items is not None else [])]
-    if all(low > 0 for low, _ in intervals):
+    if over_seeds is None:
+        return f"not judged: {len(differences)} of {SEEDS} seeds"
+    low, high = np.array([over_seeds, over_items or over_seeds]).T
+    if low.min() > -MARGIN and high.max() < MARGIN:
+        return "equal"
+    if low.min() > 0:
         return "reproduced"
-    if all(high < 0 for _, high in intervals):
-        return "contradicted"
-    return "inconclusive"
+    return "contradicted" if high.max() < 0 else "inconclusive"
 
 
 def at_chance(scores: np.ndarray) -> bool:
@@ -298,11 +320,10 @@ def at_chance(scores: np.ndarray) -> bool:
 
 
 def seed_interval(values: np.ndarray) -> tuple[float, float] | None:
-    """The 95% confidence interval of the mean over seeds (Student's t); None below three seeds."""
+    """The 95% confidence interval of the mean over seeds (Student's t); None below three seeds. Above
+    three it is wider, since what the first three showed decided that there are more."""
     if len(values) < SEEDS:
         return None
-    mean, margin = (
-        float(values.mean()),
-        float(students_t.ppf(INTERVAL[1] / 100, len(values) - 1)) * standard_error(values),
-    )
-    return mean - margin, mean + margin
+    percentile = INTERVAL[1] if len(values) == SEEDS else TWO_LOOKS
+    margin = float(students_t.ppf(percentile / 100, len(values) - 1)) * standard_error(values)
+    return float(values.mean()) - margin, float(values.mean()) + margin

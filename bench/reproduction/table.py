@@ -17,14 +17,15 @@ import typer
 from arm_recipe import files_read, texts_embedded, variant_recipe
 from judging import Judgement, Reports, changes_since, judged, load, part_of
 from paper_settings import NAMED, PaperSettings
-from ranking_claims import FOLDER, RESAMPLES, SEEDS, Paper, papers
+from ranking_claims import FOLDER, RESAMPLES, Paper, papers
 
 from edgedistill import files
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.evaluation.suites import FAMILIES
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
+VERDICTS = ("reproduced", "contradicted", "equal", "inconclusive", "not judged")
+Judged = tuple[Judgement, Judgement | None, Judgement | None]  # now, under other circumstances, before
 
 
 def markdown(
@@ -35,43 +36,45 @@ def markdown(
 ) -> str:
     """The paper's page: what was compared, the claims with their verdicts, deviations from the paper, and
     every variant's scores."""
-    reports, older = loaded
-    pairs, other = judged(paper, reports, resamples), paper.circumstances
+    (reports, older), other = loaded, paper.circumstances
+    found = judged(paper, loaded, resamples)
+    results = {each[0].ranking.key: [one and _difference(one) for one in each] for each in found}
     teachers = sorted(
         {_teacher(each) for each in [*(each for found in reports.values() for each in found), *older]}
     )
     lines = [
-        f"# {paper.paper}: which ranking claims were reproduced",
+        f"# {paper.paper}: which ranking claims hold",
+        "",
+        paper.abstract.format_map(results),
+        "",
+        "[README.md](README.md#verdicts) says how verdicts are reached, and how to repeat all this.",
+        "",
+        "## Set-up",
         "",
         paper.about,
-        *(["", other.about] if other else []),
         "",
-    ]
-    lines += [
+        *([other.about, ""] if other else []),
         f"Teacher: {' and '.join(teachers)}." if teachers else "There are no reports yet.",
         "",
-        f"Source: {paper.source}. [Variants](#variants) says what each name stands for, "
-        "[README.md](README.md) how to read and repeat all this.",
+        f"Source: {paper.source}.",
         "",
-    ]
-    lines += [
+        "## Variants",
+        "",
+        *(f"* `{name}`: {variant.about}." for name, variant in paper.variants.items() if variant.about),
+        "",
         "## Ranking claims",
         "",
-        *_judgements(paper, pairs),
-        *_notes(paper, pairs),
+        *_judgements(paper, found),
+        *_notes(paper, found),
         *paper_settings.markdown(paper, stated),
-    ]
-    lines += [*_data(paper, reports), "## Variants", ""]
-    described = [f"* `{name}`: {variant.about}." for name, variant in paper.variants.items() if variant.about]
-    lines += [*described, ""] if described else []
-    lines += [
+        *_data(paper, reports),
+        "## Scores",
+        "",
         "Scores are the mean ± standard deviation over seeds, minutes the median. The shipped recipe of a "
         "variant is in parentheses; the",
         "paper's YAML file lists its changes. `texts embedded` counts every view, side and column that the "
         "student embeds in training.",
-        "Parameters are of the finished student, then those without its head. Temperatures are learned ones, "
-        "dtype is that of training.",
-        "—: not recorded.",
+        "Parameters are of the finished student with its head. —: not recorded.",
     ]
     for suite in dict.fromkeys(
         name for variant in paper.variants.values() for name in (variant.suites or paper.suites)
@@ -98,131 +101,79 @@ def _names(variants: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in variants)
 
 
-def _judgements(paper: Paper, pairs: list[tuple[Judgement, Judgement | None]]) -> list[str]:
-    """The paper's claims, again by the variants of other circumstances, the comparisons of our own, and how
-    verdicts are reached."""
-    claims = [pair for pair in pairs if not pair[0].ranking.control]
-    controls = [pair for pair in pairs if pair[0].ranking.control]
-    lines = [_counted("with this teacher, corpus and student", [first for first, _ in claims]), ""]
-    if (other := paper.circumstances) is not None:
-        lines += [_counted(f"of `{other.name}`", [second for _, second in claims if second]), ""]
-    lines += _tables(claims, other.name if other else None)
+def _judgements(paper: Paper, found: list[Judged]) -> list[str]:
+    """The paper's claims, again by the variants of other circumstances, by reports of earlier settings,
+    and the comparisons of our own."""
+    claims = [each for each in found if not each[0].ranking.control]
+    controls = [each for each in found if each[0].ranking.control]
+    titles, lines = _titles(paper), list[str]()
+    for title, judgements in zip(titles, zip(*claims, strict=True), strict=True):
+        counts = Counter(each.verdict.partition(":")[0] for each in judgements if each)
+        parts = [f"{counts[name]} {name}" for name in VERDICTS if counts[name]]
+        of = f"of `{title}`" if title else "with this teacher, corpus and student"
+        lines += [f"Verdicts {of}: {', '.join(parts)}.", ""] if parts else []
+    lines += _tables(claims, titles)
     if controls:
-        lines += [
-            "Comparisons of our own, which the paper does not make. They are judged alike and not counted "
-            "above:",
-            "",
-        ]
-        lines += _tables(controls, other.name if other else None)
-    return [*lines, *_method([each for pair in pairs for each in pair if each is not None]), ""]
-
-
-def _counted(of: str, judgements: list[Judgement]) -> str:
-    counts = Counter(each.verdict.partition(":")[0] for each in judgements)
-    parts = [f"{counts[name]} {name}" for name in VERDICTS if counts[name]]
-    return f"Verdicts {of}: {', '.join(parts)}."
-
-
-def _tables(pairs: list[tuple[Judgement, Judgement | None]], other: str | None) -> list[str]:
-    """A table of claims and, where some are judged again, one by the variants of the other circumstances."""
-    again: list[tuple[Judgement, Judgement | None]] = [(second, None) for _, second in pairs if second]
-    lines = [*_table(pairs, other if again else None), ""]
-    return [*lines, f"The same by the `{other}` variants:", "", *_table(again), ""] if again else lines
-
-
-def _table(pairs: list[tuple[Judgement, Judgement | None]], other: str | None = None) -> list[str]:
-    """A table of claims. other: the name of the circumstances whose verdicts stand in a last column."""
-    columns = (
-        "| claim | the paper reports | suite | difference ± standard error | over seeds | over test "
-        "items | seeds | verdict |"
-    )
-    lines = [
-        columns + (f" `{other}` |" if other else ""),
-        "|---|---|---|---:|---:|---:|---:|---|" + ("---|" if other else ""),
-    ]
-    for first, second in pairs:
-        ranking = first.ranking
-        suite = first.suite if ranking.at_step is None else f"selection, step {ranking.at_step:,}"
-        verdict = second.verdict if second else ""
-        last = f" {verdict} |" if other else ""
-        lines.append(f"| {ranking.claim} | {ranking.reported} | {suite} |{_result(first)}{last}")
+        lines += ["Comparisons of our own, which the paper does not make, are not counted above:", ""]
+        lines += _tables(controls, titles)
     return lines
 
 
-def _result(judgement: Judgement) -> str:
-    """The cells of a result: difference, intervals, seeds, verdict."""
-    if judgement.missing:
-        return f" | | | 0 | **not run**: no reports for {_names(judgement.missing)} |"
-    error = "" if np.isnan(judgement.error) else f" ± {judgement.error:.2f}"
+def _titles(paper: Paper) -> list[str]:
+    """What the three judgements of a claim are called."""
+    return ["", paper.circumstances.name if paper.circumstances else "", "earlier settings"]
+
+
+def _tables(found: list[Judged], titles: list[str]) -> list[str]:
+    """A table of claims, and one for each title of those that are judged again. The verdicts of these also
+    stand in last columns."""
+    lines, kinds = list[str](), list(zip(titles, zip(*found, strict=True), strict=True))
+    again = [(title, each) for title, each in kinds[1:] if any(each)]
+    for title, judgements in [kinds[0], *again]:
+        last = [] if title else again
+        reports = any(each.ranking.reported for each in judgements if each)
+        heads = ["claim", *["the paper reports"] * reports, "suite", "difference ± standard error"]
+        heads += ["over seeds", "over test items", "seeds", "verdict", *(f"`{name}`" for name, _ in last)]
+        lines += [f"By `{title}`:", ""] if title else []
+        lines += [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+        for number, each in enumerate(judgements):
+            if each:
+                more = [one[number].verdict if one[number] else "" for _, one in last]
+                claim = [each.ranking.claim, *[each.ranking.reported] * reports]
+                lines.append(f"| {' | '.join([*claim, *_result(each), *more])} |")
+        lines.append("")
+    return lines
+
+
+def _result(judgement: Judgement) -> list[str]:
+    """The cells of a result: suite, difference, intervals, seeds, verdict."""
+    step = judgement.ranking.at_step
     intervals = [
         "" if each is None else "{:+.2f} … {:+.2f}".format(*each)
         for each in (judgement.over_seeds, judgement.over_items)
     ]
-    return (
-        f" {judgement.mean:+.2f}{error} | {' | '.join(intervals)} | {judgement.seeds} | "
-        f"**{judgement.verdict}** |"
-    )
+    seeds = f"{judgement.seeds}" + (f" (first 3: {judgement.by_first})" if judgement.by_first else "")
+    suite = judgement.suite if step is None else f"selection, step {step:,}"
+    difference = _difference(judgement).partition(",")[0] if judgement.seeds else ""
+    return [suite, difference, *intervals, seeds, f"**{judgement.verdict}**"]
 
 
-def _notes(paper: Paper, pairs: list[tuple[Judgement, Judgement | None]]) -> list[str]:
-    """The section on verdicts that need a word: those with a note, contradicted ones, and those that differ
-    between circumstances."""
+def _difference(judgement: Judgement) -> str:
+    """A claim's difference and its verdict: +1.04 ± 0.09, reproduced."""
+    error = "" if np.isnan(judgement.error) else f" ± {judgement.error:.2f}"
+    return f"{judgement.mean:+.2f}{error}, {judgement.verdict}"
+
+
+def _notes(paper: Paper, found: list[Judged]) -> list[str]:
+    """The section on claims with a note, and on those that are contradicted."""
     lines = []
-    for first, second in pairs:
-        both = [first, *([second] if second is not None else [])]
-        decided = {each.verdict for each in both} <= {"reproduced", "contradicted", "inconclusive"}
-        unlike = decided and len({each.verdict for each in both}) > 1
-        if not (first.ranking.note or unlike or any(each.verdict == "contradicted" for each in both)):
-            continue
-        verdicts = first.verdict + (
-            f", `{paper.circumstances.name}` {second.verdict}" if second and paper.circumstances else ""
-        )
-        too_few = (
-            unlike
-            and any(each.verdict == "inconclusive" for each in both)
-            and len({each.mean > 0 for each in both}) == 1
-        )
-        note = first.ranking.note or (
-            "One of them does not decide it; both differences have the same sign."
-            if too_few
-            else "Cause not yet known."
-        )
-        lines.append(f"* {first.ranking.claim} ({verdicts}): {note}")
+    for each in found:
+        named = zip(_titles(paper), each, strict=True)
+        verdicts = [f"`{title}` {one.verdict}" if title else one.verdict for title, one in named if one]
+        note = each[0].ranking.note
+        if note or any("contradicted" in verdict for verdict in verdicts):
+            lines.append(f"* {each[0].ranking.claim} ({', '.join(verdicts)}): {note or 'Cause not known.'}")
     return ["## Notes on the verdicts", "", *lines, ""] if lines else []
-
-
-def _method(judgements: list[Judgement]) -> list[str]:
-    """How the verdicts are reached, as a list."""
-    lines = [
-        "* **difference**: the score of the variant that should rank higher minus that of the other, × 100, "
-        "for each seed that both have:",
-        "  the mean over seeds, and the standard error of that mean.",
-        "* **over seeds**: the 95% confidence interval of that mean (Student's t: ± 4.30 standard errors for "
-        "three seeds).",
-        "  **over test items**: 95% of a paired bootstrap over the suite's test items, with the same samples "
-        "for all runs.",
-        "* **reproduced**: both intervals lie above 0. **contradicted**: both lie below 0. **inconclusive**: "
-        "neither.",
-        f"  **not yet**: below {SEEDS} seeds. **not run**: a variant has no reports.",
-    ]
-    if any(each.verdict.startswith("at chance") for each in judgements):
-        lines += [
-            "* **at chance**: a variant's own mean correlation is not above 0, by its interval over seeds. "
-            "Nothing shows that it learned",
-            "  in this budget, which says nothing about the paper's claim.",
-        ]
-    lines.append(
-        "* Only rankings are compared with the paper: scores depend on the teacher, the corpus and the "
-        "student."
-    )
-    if any(len(each.ranking.contrast) > 2 for each in judgements):
-        lines.append("* A claim about a gap compares two such differences.")
-    if any(each.ranking.at_step is not None for each in judgements):
-        lines.append(
-            "* **selection, step N**: the score on the selection suite at that step of training, judged by "
-            "the seeds alone."
-        )
-    return lines
 
 
 def _data(paper: Paper, reports: Reports) -> list[str]:
@@ -254,7 +205,8 @@ def _data(paper: Paper, reports: Reports) -> list[str]:
         "## Data\n\n[The data](../../recipes/README.md#the-data-that-recipes-read) says where these files "
         "come from."
     )
-    return [title, "", *lines, ""] if lines else []
+    opened = "<details><summary>Files and their number of texts</summary>"
+    return [title, "", opened, "", *lines, "", "</details>", ""] if lines else []
 
 
 def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
@@ -270,7 +222,7 @@ def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
     family = FAMILIES[first["kind"]]
     measure, title = family.averaged, family.title
     tasks = list(first["tasks"])
-    columns = ["average", "seeds", "texts embedded", "minutes", "parameters", "dtype", "temperature"]
+    columns = ["average", "seeds", "texts embedded", "minutes", "parameters"]
     lines = [
         f"| {suite}, {title} | {' | '.join([*tasks, *columns])} |",
         "|---|" + "---:|" * (len(tasks) + len(columns)),
@@ -285,8 +237,7 @@ def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
         recipe = "" if variant in paper.counterparts else f" (`{paper.variants[variant].recipe}`)"
         lines.append(
             f"| {variant}{recipe} | {' | '.join(cells)} | **{average}** | {len(found)} | "
-            f"{_embedded(paper, variant, whole)} | {minutes:.1f} | {_parameters(whole[0])} | "
-            f"{_dtypes(whole)} | {_temperatures(whole)} |"
+            f"{_embedded(paper, variant, whole)} | {minutes:.1f} | {whole[0]['parameters']['total']:,} |"
         )
     return lines
 
@@ -302,53 +253,31 @@ def _embedded(paper: Paper, variant: str, found: list[dict[str, Any]]) -> str:
     return f"{int(np.mean(known)):,}" if known else "—"
 
 
-def _parameters(report: dict[str, Any]) -> str:
-    counts = report["parameters"]
-    return f"{counts['total']:,}" + (f", {counts['total'] - counts['head']:,}" if counts["head"] else "")
-
-
-def _dtypes(found: list[dict[str, Any]]) -> str:
-    return ", ".join(sorted({each.get("dtype", "—") for each in found}))
-
-
-def _temperatures(found: list[dict[str, Any]]) -> str:
-    """The temperatures that the first learning stage ended with, mean over seeds."""
-    learned = [value for each in found for value in list(each.get("temperature", {}).values())[:1]]
-    return f"{np.mean(learned):.3f}" if learned else "—"
-
-
 def _older(paper: Paper, older: list[dict[str, Any]]) -> list[str]:
-    """Reports of arms as they were composed before: they stand for no arm of the paper, and enter no
-    verdict."""
+    """The scores of reports of earlier settings, and what was changed since."""
     if not older:
         return []
-    composed: dict[
-        tuple[str, tuple[str, ...]], list[dict[str, Any]]
-    ] = {}  # an arm's reports of one composition
+    composed: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}
     for report in older:
         composed.setdefault((report["arm"], tuple(changes_since(paper, report["arm"], report))), []).append(
             report
         )
-    known = [changes for _, changes in composed if changes]
-    common = (
-        [change for change in known[0] if all(change in each for each in known)] if len(known) > 1 else []
-    )
-    lines = ["", "## Older compositions", ""]
-    lines.append(
-        "These runs were trained with other settings than the variants above. They stand for no arm of the "
-        "paper and enter no verdict."
-    )
-    if any(report.get("settings_reconstructed") for report in older):
-        lines.append(
-            "Their settings were reconstructed from the file of that time; where they give steps, they agree "
-            "with the samples counted."
-        )
+    common = sorted(set.intersection(*(set(changes) for _, changes in composed)))
+    lines = [
+        "",
+        "## Earlier settings",
+        "",
+        "These runs were trained before, with other settings than the variants above. Their results were "
+        "known when the settings were",
+        "changed. They count in no verdict but those of `earlier settings`. Some settings were reconstructed "
+        "from the file of that time;",
+        "where they give steps, they agree with the samples counted.",
+    ]
     if common:
-        lines += ["", f"In all of them: {'; '.join(common)}."]
-    lines += ["", "| arm as it was | suite | average | seeds | changed since |", "|---|---|---:|---:|---|"]
+        lines += ["", f"Changed since in all of them: {'; '.join(common)}."]
+    lines += ["", "| variant | suite | average | seeds | changed since |", "|---|---|---:|---:|---|"]
     for (arm, changes), found in composed.items():
-        rest = [change for change in changes if change not in common]
-        changed = "; ".join(rest) if changes else "the variant no longer exists"
+        changed = "; ".join(change for change in changes if change not in common)
         for number, suite in enumerate(found[0]["suites"]):
             average = _spread([each["suites"][suite]["average"] for each in found if suite in each["suites"]])
             lines.append(f"| {arm} | {suite} | {average} | {len(found)} | {changed if number == 0 else ''} |")

