@@ -200,11 +200,11 @@ def _fit_in_a_line(fit: dict[str, Any]) -> str:
     )
     teacher = fit["recipe"]["teacher"]["model"]
     budget = "{max_mb:g} MB and {max_p50_ms:g} ms".format(**fit["budget"])
-    student = "a student" if fit["winner"]["steps"] else "that no training beat an untrained student"
     return (
-        f"* `fit` for {teacher}: in {fit['minutes']:g} minutes it found {student} of at most {budget}, with "
-        f"STS {sts['winner']} and search {search['winner']}. The teacher has {sts['teacher']} and "
-        f"{search['teacher']}, `nano` {sts['nano']} and {search['nano']}."
+        f"* `fit` for {teacher}, at most {budget}: of {len(fit['candidates'])} candidates in "
+        f"{fit['minutes']:g} minutes, the best has STS {sts['winner']} and search {search['winner']}; the "
+        f"teacher has {sts['teacher']} and {search['teacher']}, `nano` {sts['nano']} and {search['nano']}."
+        f"{'' if fit['winner']['steps'] else ' It is untrained: training made none better in all measures.'}"
     )
 
 
