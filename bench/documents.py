@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import api_page
@@ -30,20 +32,17 @@ from edgedistill.runtime.bundle_location import SCORED, SCORES, SEARCH, shipped
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
 RESULTS = ROOT / "bench" / "RESULTS.md"
-TABLES = {  # name of the table -> (the document with its markers, its reports)
-    name: (RESULTS, [REPORTS / f"{report}.json" for report in reports])
-    for name, reports in {
-        "flagships": ["flagship"],
-        "shipped": ["shipped"],
-        "flagship-256": ["flagship-256", "small-256"],
-        "results": ["english"],
-        "gpu": ["gpu"],
-        "languages": ["languages"],
-        "sra": ["sra"],
-        "shipped-languages": ["shipped-languages"],
-    }.items()
+TABLES = {  # name of the table in bench/RESULTS.md -> its reports
+    "flagships": ["flagship"],
+    "shipped": ["shipped"],
+    "flagship-256": ["flagship-256", "small-256"],
+    "results": ["english"],
+    "gpu": ["gpu"],
+    "languages": ["shipped-languages", "languages"],
+    "sra": ["sra"],
 }
 PLOTS = ROOT / "bench" / "plots"
+BESIDE_MULTI = "multi-stage-c96-m3"  # a student of several languages that does not ship
 STUDENTS, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"  # of the plot in bench/RESULTS.md
 PEERS, PEERS_PAGE = REPORTS / "peers.json", ROOT / "bench" / "peers" / "README.md"  # of bench/peers/run.py
 PUBLISHED = PEERS_PAGE.with_name("published.json")  # scores of models that were not run here
@@ -69,7 +68,8 @@ ELSEWHERE = {  # document -> what makes its table from the report of the table's
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
 SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
-LANGUAGES, COUNTED = REPORTS / "search-languages.json", ROOT / "bench" / "COLLECTIONS.md"
+LANGUAGES, SLICES = REPORTS / "search-languages.json", REPORTS / "search-slices.json"
+COUNTED = ROOT / "bench" / "COLLECTIONS.md"
 TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
 PLAIN_TEACHER = "sentence-transformers"  # the same by that library
 TEACHERS_NAME = "packaged:all-MiniLM-L6-v2"
@@ -85,11 +85,47 @@ VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet"
 FITS = [REPORTS / "fit-mpnet-12mb.json"]  # of bench/fit_comparison.py
 
 
+def reports_of(*names: str) -> list[dict[str, Any]]:
+    """The reports of files of bench/reports, those of one graph joined."""
+    return report_files.merged(
+        [each for name in names for each in report_files.read(REPORTS / f"{name}.json")]
+    )
+
+
+def in_tasks(report: dict[str, Any], suites: Iterable[str]) -> dict[str, Any]:
+    """A report with its scores on tasks of its suites alone, as `xsts:en-de,en-es` names them."""
+    whole, quality = {name.partition(":")[0]: each for name, each in report["quality"].items()}, {}
+    for name in suites:
+        suite, _, tasks = name.partition(":")
+        scored = (whole[suite]["tasks"][task] for task in tasks.split(","))
+        quality[name] = {"average": fmean(each.get("all", each.get("accuracy")) for each in scored)}
+    return {**report, "quality": quality}
+
+
+def tables_of_reports() -> dict[str, str]:
+    """The tables of TABLES by name. All students of several languages are scored on the tasks of `multi`."""
+    found = {name: reports_of(*sources) for name, sources in TABLES.items()}
+    multi, *others = found["languages"]
+    suites = list(multi["quality"])
+    others = found["languages"][1:] = [in_tasks(each, suites) for each in others]
+    [best] = (each for each in others if each["bundle"]["name"] == BESIDE_MULTI)
+    less = {
+        suite: 100 * (best["quality"][suite]["average"] - multi["quality"][suite]["average"])
+        for suite in suites
+    }
+    behind = [f"{suite.partition(':')[0]} by {each:.1f}" for suite, each in less.items() if each > 0]
+    rates = (f"{tables.title(each)} {each['offline']['by_batch']['32']:,.0f}" for each in found["gpu"])
+    notes = {
+        "languages": [f"`multi` is behind {BESIDE_MULTI}: {', '.join(behind) or 'nowhere'}"],
+        "gpu": [f"texts/s in batches of 32: {', '.join(rates)}"],
+    }
+    return {name: readme_tables.markdown(each, notes.get(name, ())) for name, each in found.items()}
+
+
 def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dict[str, Any]) -> str:
     """The table of what ships and the teacher: the teacher's size and STS as `peers/run.py` measured them,
     all times as `bench` did in one run, search as `search_test.py` did."""
-    [source] = TABLES["shipped"][1]
-    timed = {row["bundle"]["name"]: row for row in report_files.read(source)}
+    timed = {row["bundle"]["name"]: row for row in reports_of("shipped")}
     rows = {row["name"]: row for row in found["rows"]}
     own = measured_tables.own_documents(searches)
     teacher = {
@@ -216,15 +252,17 @@ def _percent(scores: dict[str, float]) -> str:
 
 def generated() -> dict[str, tuple[Path, str]]:
     """What stands between markers and is no table of one kind of report: its name -> (document, text)."""
-    peers, searches, elsewhere, adaptations = map(files.read_json, (PEERS, SEARCHES, LANGUAGES, ADAPTED))
+    reports = (PEERS, SEARCHES, LANGUAGES, SLICES, ADAPTED)
+    peers, searches, elsewhere, slices, adaptations = map(files.read_json, reports)
     fits = [files.read_json(path) for path in FITS]
     texts = {
+        "joined": (RESULTS, measured_tables.joined([searches, slices])),
         "headline": (README, headline(peers, searches)),
         "students": (README, students(peers, shipped(), searches)),
         "core-files": (EXPORT / "core" / "README.md", core_files()),
         "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
-        "collections": (COUNTED, measured_tables.collections([searches, elsewhere])),
+        "collections": (COUNTED, measured_tables.collections([searches, elsewhere, slices])),
         "bench-example": (ROOT / "bench" / "README.md", bench_example()),
         "adapted": (RESULTS, adapted(adaptations)),
         "fitted": (RESULTS, fitted(fits)),
@@ -235,7 +273,7 @@ def generated() -> dict[str, tuple[Path, str]]:
     for document, made in ELSEWHERE.items():
         for name, make in made.items():
             texts[name] = document, make(files.read_json(REPORTS / f"{name}.json"))
-    return texts | {name: (RESULTS, table) for name, table in measured().items()}
+    return texts | {name: (RESULTS, table) for name, table in {**tables_of_reports(), **measured()}.items()}
 
 
 DOCUMENTS_BY = {"mean": "itself and its teacher, the mean", "teacher": "its teacher"}
@@ -279,12 +317,21 @@ def adapted(found: dict[str, Any]) -> str:
         rows.append(("*its teacher*", "", teacher))
         for learned, minutes, scores in rows:
             cells = [_shared(scores[each], teacher[each]) for each in ("ndcg10", "with_bm25")]
+            cells.append(f"{scores['weight']:g}")
             shown.append([title, learned, minutes, *cells, f"{100 * scores['sts7']:.1f}"])
         without.append(f"{title} {100 * teacher['bm25']:.1f}")
     runs = [each for runs in found["adapted"].values() for each in runs.values()]
     processors = " or ".join(dict.fromkeys(each["cpu"] for each in runs))
     below = f"BM25 alone: {', '.join(without)} · {processors} · {found['machine']['cores']} cores"
-    heads = ["collection", f"`{found['student']}` learned", "minutes", "nDCG@10", "with BM25", "STS"]
+    heads = [
+        "collection",
+        f"`{found['student']}` learned",
+        "minutes",
+        "nDCG@10",
+        "with BM25",
+        "its weight",
+        "STS",
+    ]
     return measured_tables.lines(heads, shown, 2, [below])
 
 
@@ -326,7 +373,7 @@ def verdicts(pages: Path) -> str:
     return measured_tables.lines(["the paper's claims", *columns], cells, 1, [])
 
 
-def scores(sources: list[Path], searches: dict[str, Any]) -> str:
+def scores(searches: dict[str, Any]) -> str:
     """What each shipped student scores on each suite, and its time, for `edgedistill.shipped()`."""
     names, own = files.shipped("bundle"), measured_tables.own_documents(searches)
     found = {
@@ -338,7 +385,7 @@ def scores(sources: list[Path], searches: dict[str, Any]) -> str:
             },
             "p50_ms": round(row["single"]["p50_ms"], 3),
         }
-        for row in report_files.merged([each for source in sources for each in report_files.read(source)])
+        for row in reports_of("shipped")
         if row["bundle"]["name"] in names
     }
     return files.json_text(found, indent=2) + "\n"
@@ -496,6 +543,15 @@ def drawings() -> dict[str, readme_plot.Drawing]:
     }
 
 
+def runners(found: dict[str, Any]) -> str:
+    """The table of runners. Accuracy was measured in Python alone, and a page's clock has steps of 0.1 ms."""
+    elsewhere = {"quality": {}}
+    rows = [
+        each if each["runner"]["name"] == "python" else {**each, **elsewhere} for each in found["reports"]
+    ]
+    return re.sub(r"(?m)(\[web\].*) 0\.100 ", r"\1 ≤ 0.1 ", readme_tables.markdown(rows))
+
+
 def measured() -> dict[str, str]:
     """The tables of bench/RESULTS.md by name, from the reports of this folder's scripts."""
     trained = files.read_json(REPORTS / "overlap.json")["files"]
@@ -506,7 +562,7 @@ def measured() -> dict[str, str]:
         "search-languages": lambda found: measured_tables.search_test(found, trained),
         "search-slices": measured_tables.slices,
         "overlap": measured_tables.overlap,
-        "runners": lambda found: readme_tables.markdown(found["reports"]),
+        "runners": runners,
     }
     found = {name: make(files.read_json(REPORTS / f"{name}.json")) for name, make in makers.items()}
     speeds = (files.read_json(REPORTS / f"{name}-speed.json") for name in ("train", "teacher"))
@@ -529,18 +585,12 @@ if __name__ == "__main__":
             ("schema", RECIPES / "schema.json", schema()),
             ("recipe reference", RECIPES / "REFERENCE.md", recipe_reference.markdown()),
             ("API page", api_page.PAGE, api_page.page()),
-            ("scores", SCORES, scores(TABLES["shipped"][1], searches)),
+            ("scores", SCORES, scores(searches)),
         )
         if rewrite(path, text)
     ]
-    changed += [
-        name
-        for name, (document, sources) in TABLES.items()
-        if readme_tables.update_table(document, sources, name)
-    ]
-    sources = [*TABLES["shipped"][1], *TABLES["shipped-languages"][1]]
     quality: dict[str, dict[str, Any]] = {name: {} for name in files.shipped("bundle")}
-    for each in (each for source in sources for each in report_files.read(source)):
+    for each in [*reports_of("shipped"), *reports_of("shipped-languages")]:
         quality.get(each["bundle"]["name"], {}).update(each["quality"])
     for name, scores_of in quality.items():
         rows = [each for each in searches["rows"] if each["bundle"]["name"] == name]
