@@ -8,45 +8,75 @@ from pathlib import Path
 import griffe
 import griffe2md
 
+import edgedistill
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "export" / "python" / "API.md"
 BESIDE = ("runtime.bundle.PairBundle", "runtime.bundle.ClassifierBundle")  # what `load` returns too
 INTERNAL = r"!^(embedding_dim|item_rows|not_read|fallback|graph_file|\w+_ids|of|unknown_(id|tokens))$"
+# where a signature of several parameters is wrapped: before each of them
+PARAMETER = r"(?<=\()(?=\**\w+: .*, \**\w+: .*\) -> )|(?<=,) (?=\**\w+: .*\) -> )"
 HEAD = """# The Python API
 
-Generated from the docstrings by `make docs`. `import edgedistill` offers {offered}.
-`load` returns a `Bundle`: for a pair of encoders a `PairBundle`, for a classifier a `ClassifierBundle`.
-"""
+Open a bundle, embed texts with it, compare and search. Install it with `pip install .` in a clone of this repository; it needs no torch. To train, adapt, export and measure, use the commands (`edgedistill --help`). This page is generated from docstrings by `make docs`.
+
+    >>> import edgedistill
+    >>> encoder = edgedistill.load("nano")
+    >>> texts = ["A cat sleeps.", "The train leaves at nine.", "Soup is served hot."]
+    >>> rows = encoder.encode_document(texts)
+    >>> rows.shape, rows.dtype
+    ((3, 384), dtype('float32'))
+    >>> indices, cosines = encoder.search("When does the train go?", rows, k=1)
+    >>> texts[indices[0]]
+    'The train leaves at nine.'
+
+The other examples continue this one. A test runs them.
+
+| to | use |
+| --- | --- |
+| open a bundle | [`load`](#load) |
+| embed queries and documents for search | [`encode_query`](#bundleencode_query), [`encode_document`](#bundleencode_document) |
+| embed texts to compare with each other, such as duplicates or clusters | [`encode`](#bundleencode) |
+| compare embeddings | [`similarity`](#similarity) |
+| search | [`Bundle.search`](#bundlesearch); [`search`](#search) for embeddings alone, and for binary ones |
+| split texts that are too long | [`passages`](#bundlepassages), [`token_counts`](#bundletoken_counts) |
+| label texts | [`classify`](#classifierbundleclassify) |
+| list the students that ship | [`shipped`](#shipped) |
+| catch errors | [`UserError`](#usererror), [`CheckFailed`](#checkfailed) |
+
+Embeddings are numpy arrays. Their rows have unit length, so the dot product of two is their cosine. The methods are named as in sentence-transformers; their options differ.
+
+Before you store embeddings, read [when to embed again](../README.md#what-an-index-survives) and [what int8 and binary cost](../PRECISIONS.md#embeddings-in-fewer-bytes).
+"""  # noqa: E501
 
 
 def page() -> str:
     """The page as Markdown."""
     package = griffe.load("edgedistill", search_paths=[str(ROOT)])
-    offered = [str(name).strip("'\"") for name in package.exports or ()]
+    first, bundle, *others = edgedistill.__all__
     config = griffe2md.ConfigDict(
         docstring_style=None,
         filters=["!^_", INTERNAL],
         inherited_members=False,
-        heading_level=2,
         members_order="source",
+        merge_init_into_class=False,
         show_root_full_path=False,
         show_root_members_full_path=False,
         show_object_full_path=False,
         show_bases=False,
         show_signature_annotations=True,
-        show_submodules=False,
         show_if_no_docstring=False,
         summary=False,
     )
-    parts = [HEAD.format(offered=", ".join(f"`{name}`" for name in offered))]
-    for path in (*offered, *BESIDE):
+    parts = [HEAD]
+    for path in (first, bundle, *BESIDE, *others):
         found = package[path]
-        found = found.final_target if found.is_alias else found
         for each in (found, *found.members.values()):
             if each.docstring:
                 each.docstring.value = _listed(each.docstring.value)
-        parts.append(griffe2md.render_object_docs(found, config))
-    return "\n".join(part.strip() + "\n" for part in parts)
+        text = griffe2md.render_object_docs(found, config).replace("\n### `", f"\n### `{found.name}.")
+        parts.append(re.sub(PARAMETER, "\n    ", text).strip() + "\n")
+    return "\n".join(parts)
 
 
 def _listed(docstring: str) -> str:

@@ -16,13 +16,13 @@ from typing import Any
 import api_page
 import measured_tables
 import peer_table
+import platforms
 import readme_plot
 import readme_tables
 import recipe_reference
 import report_files
 
-import edgedistill
-from edgedistill import bundle_run, device, files, resolve
+from edgedistill import bundle_run, files, resolve
 from edgedistill.data.corpus import SHARD
 from edgedistill.evaluation import tables
 from edgedistill.export import bundle_writer, library_files, model_card
@@ -61,8 +61,9 @@ RECIPES = ROOT / "recipes"
 EXPORT = ROOT / "export"
 ELSEWHERE = {  # document -> what makes its table from the report of the table's name
     ROOT / "bench" / "FAULTS.md": {"faults": measured_tables.faults},
-    EXPORT / "README.md": {"precisions": measured_tables.precisions},
-    EXPORT / "PRECISIONS.md": {"embedding-bytes": measured_tables.embedding_bytes},
+    EXPORT / "README.md": {"platforms": platforms.table},
+    EXPORT / "DESIGN.md": {"embedding-bytes": measured_tables.embedding_bytes},
+    EXPORT / "core" / "README.md": {"core-files": measured_tables.core_files},
     EXPORT / "web" / "README.md": {"page-speed": measured_tables.page},
 }
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
@@ -175,15 +176,6 @@ def bench_example() -> str:
     return f"\n```text\n{shown.strip(chr(10))}\n```\n\n"
 
 
-def core_files() -> str:
-    """The size of the core's file of each shipped student, as `export --core` writes it."""
-    rows = [
-        [f"`{name}`", f"{len(device.content(edgedistill.load(name))) / 1e6:.1f}"]
-        for name in files.shipped("bundle")
-    ]
-    return measured_tables.lines(["student", "`student.bin`, MB"], rows, 1, [])
-
-
 def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
     """What `nano` is beside its teacher, in int8 and as sentence-transformers runs it, in one paragraph."""
     rows = {row["name"]: row for row in peers["rows"]}
@@ -259,7 +251,6 @@ def generated() -> dict[str, tuple[Path, str]]:
         "joined": (RESULTS, measured_tables.joined([searches, slices])),
         "headline": (README, headline(peers, searches)),
         "students": (README, students(peers, shipped(), searches)),
-        "core-files": (EXPORT / "core" / "README.md", core_files()),
         "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
         "collections": (COUNTED, measured_tables.collections([searches, elsewhere, slices])),

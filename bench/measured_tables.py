@@ -86,11 +86,19 @@ def embedding_bytes(report: Report) -> str:
     return lines(["", "embeddings", "bytes", *suites], rows, 2, [])
 
 
-def precisions(report: Report) -> str:
-    """sts7 × 100 of bundles, by the precision of the graph."""
-    bundles = report["bundles"]
-    rows = [[name, *(f"{score:.1f}" for score in found.values())] for name, found in bundles.items()]
-    return lines([report["suite"], *bundles["all-MiniLM-L6-v2"]], rows, 1, [])
+CORE_FILE = {
+    "file_bytes": "`student.bin`, MB",
+    "loaded_rss_bytes": "memory once open, MB",
+    "peak_rss_bytes": "at most, MB",
+}
+
+
+def core_files(report: Report) -> str:
+    """The core's file of each shipped student, and the memory that bench.c reports with it."""
+    rows = [
+        [f"`{row['student']}`", *(f"{row[key] / 1e6:.1f}" for key in CORE_FILE)] for row in report["rows"]
+    ]
+    return lines(["student", *CORE_FILE.values()], rows, 1, [])
 
 
 PAGE = {

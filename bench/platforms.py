@@ -1,11 +1,10 @@
 """Ask pip's resolver whether every dependency of the base install has a wheel for the platforms that README
 names.
 
-python bench/platforms.py [--out bench/reports/platforms.json] [--readme]
+python bench/platforms.py [--out bench/reports/platforms.json]
 
 pip evaluates markers such as sys_platform on the system that it runs on: what one adds elsewhere (colorama on
-Windows, by click) is asked for by name. --readme: write the table into export/README.md; alone, from the
-report that is there.
+Windows, by click) is asked for by name. documents.py writes the table into export/README.md.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import readme_tables
-
-from edgedistill import files, machine, run
+import measured_tables
+import report_files
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORT, DOCUMENT = ROOT / "bench" / "reports" / "platforms.json", ROOT / "export" / "README.md"
+REPORT = ROOT / "bench" / "reports" / "platforms.json"
 MANYLINUX = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014")
 PLATFORMS = {  # name: pip's tags, best first
     "Linux x86-64": [f"{tag}_x86_64" for tag in MANYLINUX],
@@ -61,15 +59,11 @@ def row(name: str, python: str, requirements: list[str]) -> dict[str, Any]:
 
 def table(report: dict[str, Any]) -> str:
     """A row for each platform, a column for each Python."""
-    rows, columns = report["rows"], list(dict.fromkeys(each["python"] for each in report["rows"]))
-    cells = {(each["platform"], each["python"]): _cell(each) for each in rows}
-    lines = [
-        f"| wheels for | {' | '.join(f'Python {each}' for each in columns)} |",
-        "|---|" + "---|" * len(columns),
-    ]
-    names = dict.fromkeys(each["platform"] for each in rows)
-    lines += [f"| {name} | {' | '.join(cells[name, each] for each in columns)} |" for name in names]
-    return "\n".join([*lines, ""])
+    cells = {(each["platform"], each["python"]): _cell(each) for each in report["rows"]}
+    names, columns = (list(dict.fromkeys(each)) for each in zip(*cells, strict=True))
+    rows = [[name, *(cells[name, each] for each in columns)] for name in names]
+    heads = ["wheels for", *(f"Python {each}" for each in columns)]
+    return measured_tables.lines(heads, rows, len(heads), [])
 
 
 def _cell(row: dict[str, Any]) -> str:
@@ -82,27 +76,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--readme", action="store_true")
+    parser.add_argument("--out", type=Path, default=REPORT)
     arguments = parser.parse_args()
-    report = files.read_json(REPORT) if not arguments.out else None
-    if report is None:
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        rows = []
-        for name in PLATFORMS:
-            for python in PYTHONS:
-                rows.append(row(name, python, project["dependencies"]))
-                print(json.dumps(rows[-1]), flush=True)
-        report = {
-            "schema": 1,
-            "bench": "platforms",
-            "rows": rows,
-            "machine": machine.here(),
-            **run.provenance(),
-        }
-        files.write_json(arguments.out, report)
-    if arguments.readme:
-        readme_tables.update(DOCUMENT, table(report), "platforms")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    rows = []
+    for name in PLATFORMS:
+        for python in PYTHONS:
+            rows.append(row(name, python, project["dependencies"]))
+            print(json.dumps(rows[-1]), flush=True)
+    report = {"schema": 1, "bench": "platforms", "rows": rows}
+    report_files.write(arguments.out, report)
     print(table(report))
 
 

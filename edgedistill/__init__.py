@@ -32,7 +32,7 @@ _ROOMS = {  # public name: where it is
     **dict.fromkeys(("search", "similarity"), "runtime.similarity"),
     "shipped": "runtime.bundle_location",
 }
-__all__ = ["Bundle", "CheckFailed", "UserError", "load", "search", "shipped", "similarity"]
+__all__ = ["load", "Bundle", "similarity", "search", "shipped", "UserError", "CheckFailed"]  # noqa: RUF022 (as in API.md)
 
 
 def __dir__() -> list[str]:

@@ -643,7 +643,7 @@ def export(
         way_on = (
             f"{folder}/README.md says how to use it"
             if core
-            else f"python -m http.server -d {folder} serves it"
+            else f"python -m http.server --bind 127.0.0.1 -d {folder} serves it"
         )
         print_result({"folder": str(folder), **result}, as_json, f"wrote {folder}; {way_on}")
         return

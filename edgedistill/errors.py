@@ -15,11 +15,17 @@ from typing import Any
 
 
 class UserError(Exception):
-    """Something the user can fix; a command exits with 2.
+    """Something that you can fix: a wrong argument, a missing bundle, a full disk. A command exits with 2.
 
-    problems: one line per problem, *place: fact; way out*. Invisible characters are escaped, since a quoted
-        text may come from a stranger's file.
-    details: added to the JSON object of `--json`.
+        >>> try:
+        ...     encoder.encode(["A cat sleeps.", 3])
+        ... except edgedistill.UserError as error:
+        ...     print(error)
+        texts[1]: int, not a string; give strings
+
+    problems: a tuple of lines *place: fact; way out*, one for each problem. Invisible characters are
+        escaped, since a quoted text may come from a stranger's file.
+    details: a dict, which commands add to the object of `--json`.
     """
 
     def __init__(self, *problems: str, details: dict[str, Any] | None = None) -> None:
@@ -29,9 +35,9 @@ class UserError(Exception):
 
 
 class CheckFailed(Exception):
-    """A check ran and failed: parity, a recipe's requirement, a file's hash; a command exits with 1.
+    """A check ran and failed: a file's hash, an embedding, a recipe's requirement. A command exits with 1.
 
-    details: the measured values, added to the JSON object of `--json`.
+    details: a dict of measured values, which commands add to the object of `--json`.
     """
 
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:

@@ -1,5 +1,5 @@
 """The file of a student: numbers, then arrays, each behind its count and size at a multiple of 64 bytes, so
-that it is mapped and used without a copy; export/core/README.md describes it."""
+that it is mapped and used without a copy; export/DESIGN.md describes it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNPACKED = 5  # the version of a file without 4 bits, which older cores open
 START = 16
 FILE = "student.bin"
 STUDENTS = "students.json"  # of a page: [{name, file, size_bytes, languages}]
-NOT_SERVED = shutil.ignore_patterns("test", "*.mjs", "package*.json", "node_modules")  # of export/web
+NOT_SERVED = shutil.ignore_patterns("test", "*.m*", "package*.json", "node_modules")  # of export/web
 NOT_LOADED = shutil.ignore_patterns(
     *("*.c", "*.h", "*.md", "*.ts", "*akefile", "*.swift", "package.json", "cli.js"),
     *("jvm", "swift", "sqlite", "rust"),

@@ -37,12 +37,12 @@ class Requirements(Section):
     )
     suite: str | None = Field(None, description="The suite these scores refer to. Default: any STS suite.")
     size_mb: dict[Precision, float] = Field(
-        {}, description="Precision: maximum size of its graph file, in 10⁶ bytes."
+        {}, description="Maximum size of the graph file in MB (10⁶ bytes), by precision."
     )
 
 
 class Recipe(Section):
-    """One experiment."""
+    """The whole recipe: the keys at the top of the file."""
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9._-]*$",

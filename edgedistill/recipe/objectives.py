@@ -64,9 +64,9 @@ class Mse(Loss):
     kind: Literal["mse"]
     normalize: bool = Field(
         False,
-        description="Scale student and teacher embeddings to unit length first. Otherwise a teacher's of "
-        "unit length are scaled by √dims: their mean square per dimension is 1/dims, and the student would "
-        "collapse to zero.",
+        description="Scale student and teacher embeddings to unit length first. Otherwise, a teacher's "
+        "embeddings of unit length are scaled by √dims: their mean square is 1/dims, so small "
+        "that the student would collapse to zero.",
     )
 
 
@@ -163,13 +163,13 @@ class Listwise(Loss):
     teacher_temperature: float = Field(
         0.05,
         gt=0,
-        description="Divides the scores. 0.05 suits cosines; a cross-encoder's scores are some twenty times "
-        "as large and want about 1.",
+        description="Divides the teacher's scores. 0.05 suits cosines; a cross-encoder's scores are some "
+        "twenty times as large and need about 1.",
     )
     positive: bool = Field(
         True,
-        description="false: leave a query's own document out of the ranking. Sentences made into queries "
-        "score so far above all else for their own text that nothing remains for the others.",
+        description="false: leave the query's own document out of the ranking. A query made from a sentence "
+        "scores so far above all else for its own text that nothing remains for the others.",
     )
 
 
@@ -185,14 +185,14 @@ class MarginMse(Loss):
     scale: float = Field(
         1.0,
         gt=0,
-        description="Multiplies the teacher's margins. 1 suits cosines; margins of 20, of a cross-encoder, "
-        "want about 0.05.",
+        description="Multiplies the teacher's margins. 1 suits cosines; a cross-encoder's margins of 20 need "
+        "about 0.05.",
     )
 
 
 class EachSide(Loss):
-    """An objective applied to source and target side of each pair, or to the queries and the documents of
-    rows, summed; with mse on pairs, multi-stage distillation's Eq. 2 to 4 and 6."""
+    """An objective applied to the source and the target side of each pair, or to queries and documents, and
+    summed. With mse on pairs, it is multi-stage distillation's Eq. 2 to 4 and 6."""
 
     columns = (0, ...)
     kind: Literal["each_side"]

@@ -25,12 +25,13 @@ class Paragraphs(Section):
 
     texts: int = Field(
         ge=1,
-        description="How many to add to the single lines. Their first lines are spread evenly over all.",
+        description="How many paragraphs to add to the single lines. Their first lines are spread evenly over"
+        " all.",
     )
     words: tuple[int, int] = Field(
         (35, 100),
         strict=False,
-        description="Length range: a target between these two is drawn, then lines are added until it is "
+        description="Length in words: a target between these two is drawn, then lines are added until it is "
         "reached.",
     )
 
@@ -52,7 +53,9 @@ class Passages(Section):
 class Queries(Section):
     """Queries made from the recipe's own rows: sentences of a text, which that text answers."""
 
-    per_text: int = Field(3, ge=1, le=100, description="At most so many queries of a text, drawn at random.")
+    per_text: int = Field(
+        3, ge=1, le=100, description="At most this many queries for each text, drawn at random."
+    )
 
 
 class Negatives(Section):
@@ -62,25 +65,29 @@ class Negatives(Section):
     (NV-Retriever, Moreira et al. 2024).
     """
 
-    count: int = Field(7, ge=1, le=LONGEST_LIST - 1, description="How many for each query.")
+    count: int = Field(7, ge=1, le=LONGEST_LIST - 1, description="Negatives for each query.")
     ranks: int = Field(
         1_000,
         ge=2,
-        description="They are drawn from so many best documents of the query, one from each of `count` parts "
-        "of the range of their scores (stratified sampling); the nearest alone teach less.",
+        description="They are drawn from this many documents that score best for the query, one from each of "
+        "`count` parts of the range of their scores (stratified sampling). The nearest alone "
+        "teach less.",
     )
 
 
 class JointScores(Section):
-    """The mean of several scores of each query's own documents: the cosines of the recipe's teacher and of
-    others, and BM25, each as z-scores among these documents."""
+    """The mean of several scores of a query's documents: the cosines of the recipe's teacher and of other
+    models, and BM25. Each is turned into z-scores among these documents first."""
 
     teachers: OtherTeachers = Field(
         [],
-        description="Models beside the recipe's teacher, with prompts and pooling of theirs.",
+        description="Models beside the recipe's teacher, each with its own prompts and pooling.",
     )
     bm25: float = Field(
-        0.0, ge=0, le=1_000, description="The weight of BM25 over all documents; each teacher's is 1."
+        0.0,
+        ge=0,
+        le=1_000,
+        description="The weight of BM25, which counts words in all documents. Each teacher's weight is 1.",
     )
 
 
@@ -95,7 +102,8 @@ class Table(Section):
     """Files, or a data set of the Hugging Face hub, with the same columns."""
 
     name: str | None = Field(
-        None, description="What a stage's `tables` call it. Default: its languages, such as en-de."
+        None,
+        description="The name by which a stage's `tables` choose it. Default: its languages, such as en-de.",
     )
     files: list[Location] = Field(
         [],
@@ -112,20 +120,21 @@ class Table(Section):
     columns: list[str | int] = Field(
         [],
         max_length=1 + LONGEST_LIST,
-        description="The text columns of a row, in the order that objectives read them: a text and its "
-        "translation; or a query, a text that answers it, and texts that do not. Names, 0-based numbers "
-        "where a table has no header, or nested names such as translation.de of a data set.",
+        description="Of rows of several texts: their columns, in the order in which objectives read them. "
+        "That is a text and its translation; or a query, a text that answers it, and texts that "
+        "do not. By name; by number, counted from 0, if a table has no header; by nested name, "
+        "such as translation.de, in a data set.",
     )
     languages: list[str] = Field(
         [],
         max_length=LONGEST_LIST,
-        description="The languages of the texts. Of two columns, the teacher's first: their texts are "
-        "translations of each other.",
+        description="The languages of the texts. With two `columns`, the texts of a row are translations of "
+        "each other; the teacher's language comes first.",
     )
     score_column: str | int | None = Field(
         None, description="The column of a quality score, such as WikiMatrix's margin."
     )
-    min_score: float | None = Field(None, description="Rows with a lower `score_column` are left out.")
+    min_score: float | None = Field(None, description="Rows whose `score_column` is lower are left out.")
     limit_per_file: int | None = Field(
         None, ge=1, description="At most this many rows per file, sampled evenly."
     )
@@ -171,56 +180,60 @@ class Rows(Table):
 
     tables: list[Table] = Field(
         [],
-        description="Instead of `files`: several tables with `columns` of their own, as of language pairs.",
+        description="Instead of `files`: several tables, each with `columns` of its own, such as one for each"
+        " pair of languages.",
     )
     queries: Queries | None = Field(
-        None, description="Instead of `files`: queries made from the recipe's own rows. {}: the defaults."
+        None,
+        description="Instead of `files`: queries made from the recipe's own rows. `{}`: with the defaults.",
     )
     column: str | Annotated[list[str], Field(min_length=1)] | None = Field(
         None,
-        description="Of rows of one text: its column in tables, or several that are one text, as in "
-        "title,body; of a list, each holds texts of its own, and a file has one of them or more. By default "
-        "text or, in a table without it, all columns with words.",
+        description="Of rows of one text: its column in tables. `title,body` joins two columns into one text."
+        " In a list, each column has texts of its own, and a file needs only one of them. "
+        "Default: text; in a table without it, all columns with words.",
     )
     unit: Literal["line", "paragraph", "auto"] = Field(
         "line",
-        description="What a text of a .txt file is: a line; or a paragraph, the lines up to a blank one "
-        "joined. auto: a paragraph in files whose lines are wrapped, a line in all others.",
+        description="What one text of a .txt file is. line: each line. paragraph: the lines up to a blank "
+        "one, joined. auto: paragraphs in files whose lines are wrapped, lines in all others.",
     )
     scores: Scores = Field(
         [],
-        description="The columns of the scores that a ranking is to match, one for each document column; or "
-        "how several models and BM25 score the documents of a row. Default: the teacher's cosines.",
+        description="What a ranking should match: columns of scores, one for each document column; or the "
+        "mean score of several models and BM25. Default: the teacher's cosines.",
     )
     negatives: Negatives | None = Field(
-        None, description="Add documents that do not answer the query. {}: the defaults."
+        None, description="Add documents that do not answer the query. `{}`: with the defaults."
     )
     label: str | None = Field(
         None,
-        description="The column of labels. Numbers are read as text, or, where a data set of the hub names "
-        "its classes, as their names.",
+        description="The column of labels. Numbers are read as text. If a data set of the hub names its "
+        "classes, these names are the labels.",
     )
     dev: Location | None = Field(
         None, description="Labelled rows that select the weights: a file, or a split of the data set."
     )
     dev_rows: int | None = Field(
-        None, ge=2, description="Instead of `dev`: so many rows set aside, by seed, stratified by label."
+        None,
+        ge=2,
+        description="Instead of `dev`: this many rows are set aside, by seed, stratified by label.",
     )
     test: Location | None = Field(
         None,
-        description="Labelled rows that are evaluated once, at the end, and by `bench --suite task`. GLUE's "
-        "test labels are hidden: leave it out there.",
+        description="Labelled rows to evaluate on once, at the end, and by `bench --suite task`. Leave it out"
+        " for GLUE, whose test labels are hidden.",
     )
     exclude: list[Location] = Field(
         [],
-        description="Globs of files with texts that must not be trained on, such as test sets; every column "
-        "of theirs is read. The recipe's apply to the rows of its stages too.",
+        description="Globs of files with texts that must not be trained on, such as test sets. All their "
+        "columns are read. Those of the recipe's `rows` also count for the rows of its stages.",
     )
     held_out: int = Field(
         0,
         ge=0,
-        description="Texts of the first column set aside, with all that belongs to them: never trained on, "
-        "used to measure how well the student agrees with the teacher.",
+        description="This many texts of the first column are set aside, with the rest of their rows. They are"
+        " never trained on; they measure how well the student agrees with the teacher.",
     )
     seed: int | None = Field(
         None,
@@ -230,7 +243,7 @@ class Rows(Table):
     )
     limit: int | None = Field(None, ge=1, description="At most this many rows in total, sampled evenly.")
     limits: dict[str, Annotated[int, Field(ge=1)]] = Field(
-        {}, description="File name: its own limit, instead of `limit_per_file`."
+        {}, description="The limit of a single file, by file name, instead of `limit_per_file`."
     )
     min_words: int = Field(
         1,
@@ -242,7 +255,7 @@ class Rows(Table):
         None,
         ge=1,
         description="Rows with a text of more characters are left out. Default: 1000 for translations; the "
-        "paper uses 250.",
+        "paper on multi-stage distillation uses 250.",
     )
     paragraphs: Paragraphs | None = Field(
         None,
@@ -251,17 +264,18 @@ class Rows(Table):
     )
     passages: Passages | None = Field(
         None,
-        description="Also train on passages of the texts: sentences and runs of them; of held-out texts, "
-        "held out too. {}: the defaults.",
+        description="Also train on passages of the texts: sentences and runs of them. Those of held-out texts"
+        " are held out too. `{}`: with the defaults.",
     )
     documentation_texts: int = Field(
         0,
         ge=0,
-        description="Also train on so many sentences of Python's documentation, which come with this "
-        "package, so that a finished student keeps what it knows of other texts. None of them are held out.",
+        description="Also train on this many sentences of Python's documentation, which come with the "
+        "package, so that a finished student forgets less of other texts. None of them is held "
+        "out.",
     )
     licences: dict[str, str] = Field(
-        {}, description="File name, or data set: the licence of its texts. The model card lists them."
+        {}, description="The licence of the texts, by file name or data set. The model card lists them."
     )
 
     @property

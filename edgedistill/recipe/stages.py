@@ -114,8 +114,8 @@ class Stage(Section):
     )
     rows: Rows | None = Field(
         None,
-        description="Rows of its own, instead of the recipe's: queries with documents, for info_nce, "
-        "listwise, margin_mse, and objectives of single texts in each_side; or any others.",
+        description="Rows of this stage, in place of the recipe's: such as queries with documents, for "
+        "info_nce, listwise, margin_mse and each_side.",
     )
     tables: list[str] | None = Field(
         None, description="Train only on those of the rows' `tables` with these names. Default: all."
@@ -135,9 +135,9 @@ class Stage(Section):
         None,
         gt=0,
         le=1e6,
-        description="Minutes by the clock, instead of `epochs`: the learning rate follows the share of them "
-        "that has passed, so a slow machine takes fewer steps and still ends its schedule. With `steps`: at "
-        "most so many. Only `steps` alone gives the same bytes again.",
+        description="Minutes by the clock, instead of `epochs`. The learning rate follows the share of them "
+        "that has passed, so a slow machine takes fewer steps and still ends its schedule. With "
+        "`steps`: at most that many. A repeated training then gives other bytes.",
     )
     batch: int = Field(256, ge=1, le=LARGEST_BATCH, description="Batch size in rows.")
     learning_rate: float = Field(1e-3, gt=0, le=100, description="Peak learning rate.")
@@ -165,16 +165,15 @@ class Stage(Section):
         0.0,
         ge=0,
         lt=1,
-        description="Share of the stage's initial weights in its result, the rest being those it ended with "
-        "(Wortsman et al. 2022): a "
-        "finished student forgets less of what it knew.",
+        description="Share of the stage's initial weights in its result; the rest are those it ended with "
+        "(Wortsman et al. 2022). A finished student then forgets less of what it knew.",
     )
     rehearsal: float = Field(
         0.0,
         ge=0,
-        description="Weight of rehearsal beside the objective: the student embeds random words as it did "
-        "before the stage, a quarter as many sequences of them as a batch has texts (pseudorehearsal, Robins "
-        "1995), so that a finished student forgets less.",
+        description="Weight of rehearsal beside the objective: the student goes on embedding random words as "
+        "it did before the stage, and so forgets less. A batch has a quarter as many sequences of"
+        " them as texts (pseudorehearsal, Robins 1995).",
     )
     max_tokens: TrainingTokens = 64
     skip_longer_than: int | None = Field(
@@ -184,9 +183,9 @@ class Stage(Section):
         None,
         ge=1,
         description="Sort by length within windows of this many batches of shuffled texts, which saves "
-        "padding. 1: no sorting. Default: "
-        "100; 1 for objectives whose negatives come from the batch (ckd, congen, info_nce, mcl), all "
-        "of the text's own length otherwise.",
+        "padding. 1: no sorting. Default: 100; but 1 for objectives whose negatives come from the"
+        " batch (ckd, congen, info_nce, mcl), since sorted texts would all be as long as their "
+        "negatives.",
     )
     dtype: TrainingDtype = "auto"
 
@@ -236,8 +235,8 @@ class Stage(Section):
 
 
 class TaskTeacher(Section):
-    """A fine-tuned model whose logits are matched: α·cross-entropy + (1 − α)·MSE of logits (Tang et al. 2019;
-    SRA, §3.2)."""
+    """The teacher of a finetune stage: a fine-tuned model whose logits are matched, α·cross-entropy + (1 −
+    α)·MSE of logits (Tang et al. 2019; SRA, §3.2)."""
 
     run: str = Field(
         description="Folder of a run fine-tuned on the same task, usually with student kind `teacher`."

@@ -76,8 +76,8 @@ class Trim(Section):
 
 
 class Unigram(Section):
-    """A Unigram tokenizer like XLM-R's, learned from the rows: NFKC, <s> … </s>. The same texts give the
-    same tokenizer."""
+    """A Unigram tokenizer like XLM-R's, learned from the rows: NFKC, with `<s>` and `</s>`. The same texts
+    give the same tokenizer."""
 
     vocabulary_size: int = Field(
         32_000,
@@ -104,7 +104,7 @@ QueryPrompt = Annotated[
     str | None,
     Field(
         max_length=LONGEST_PROMPT,
-        description="Text prepended to every query, in training and by encode_query. Default: none; of a "
+        description="Text put before every query, in training and by encode_query. Default: none; of a "
         "finished student its own.",
     ),
 ]
@@ -112,8 +112,8 @@ DocumentPrompt = Annotated[
     str | None,
     Field(
         max_length=LONGEST_PROMPT,
-        description="Text prepended to every document, in training and by encode_document. Default: none; of "
-        "a finished student its own.",
+        description="Text put before every document, in training and by encode_document. Default: none; of a "
+        "finished student its own.",
     ),
 ]
 INITIAL_TABLE = Field(Embeddings(), description="Initialization of the token embedding table.")
@@ -160,9 +160,9 @@ class BuiltStudent(AnyStudent):
         256,
         ge=2,
         le=32_768,
-        description="Learned sub-vectors that a PQ code selects from. 1024 in place of 256 lower the error "
-        "of the initial table to two fifths where a code stands for three dimensions, and double the codes' "
-        "size.",
+        description="From how many learned sub-vectors a PQ code selects. 1024 double the size of the codes "
+        "of 256; where a code stands for three dimensions, the error of the initial table falls "
+        "to two fifths.",
     )
     tokenizer: Source = Field(
         "teacher",
@@ -250,7 +250,7 @@ class Bert(Transformer):
         "CamemBERT, DistilBERT, MPNet, RoBERTa and XLM-R can be taken.",
     )
     layers: Layers | None = Field(
-        None, description="How many layers, or which of the weights' (0-based). Default: all."
+        None, description="How many layers, or a list of which, counted from 0. Default: all."
     )
     width: int | None = Field(
         None,
@@ -336,8 +336,8 @@ class Recurrent(Transformer):
     )
     layers: Layers = Field(
         3,
-        description="Layers of the shared block: how many of the source's first layers, or which ones "
-        "(0-based).",
+        description="Layers of the shared block: how many of the source's first layers, or a list of which, "
+        "counted from 0.",
     )
     repeats: int | None = Field(
         None,
@@ -405,7 +405,8 @@ class TeacherItself(AnyStudent):
     reference_student: Bert | BiLSTM | None = Field(
         None,
         discriminator="kind",
-        description="With `targets`: ridge and `align` are fitted to this student's initial embeddings.",
+        description="A student of kind bert or bilstm. With `targets`, ridge and `align` are fitted to its "
+        "initial embeddings.",
     )
 
 
@@ -426,8 +427,8 @@ class Finished(AnyStudent):
         Field(
             ge=3,
             le=8192,
-            description="Longer texts are truncated to this many tokens; more than its own limit, the "
-            "default, give it further positions.",
+            description="Longer texts are truncated to this many tokens. Default: its own limit. A larger "
+            "value adds positions.",
         ),
     ] = None
     pq_bytes: Annotated[
@@ -435,8 +436,8 @@ class Finished(AnyStudent):
         Field(
             ge=1,
             le=WIDEST,
-            description="Product-quantize the full table of a static student, as `pq_bytes` of a new one: a "
-            "table that was trained whole loses less.",
+            description="Product-quantize the full table of a static student, as `pq_bytes` of a new one. A "
+            "table that was trained whole first loses less.",
         ),
     ] = None
     lexical: Annotated[
@@ -445,8 +446,9 @@ class Finished(AnyStudent):
             gt=0,
             le=10,
             description="Add a random projection of a text's words to its embedding, so that texts with the "
-            "same words are found: so long beside an embedding of unit length in a text of 16 tokens, and "
-            "longer with the fourth root of the tokens. 0.2 to 0.4 help search and hardly hurt similarity.",
+            "same words are found. This is its length beside an embedding of length 1, in a text of 16 "
+            "tokens; it grows with the fourth root of the tokens. 0.2 to 0.4 help search and hardly "
+            "hurt similarity.",
         ),
     ] = None
     query_prompt: QueryPrompt = None

@@ -40,23 +40,23 @@ class Teacher(Section):
         description="Only for a plain transformers model; a sentence-transformers model defines its own "
         "pooling.",
     )
-    prompt: str = Field("", description="Text prepended to every text that is no query and no document.")
+    prompt: str = Field("", description="Text put before every text that is neither a query nor a document.")
     query_prompt: str | None = Field(
         None,
-        description="Text prepended to every query. Default: the model's own prompt named query; where it "
-        "has none, as for every text.",
+        description="Text put before every query. Default: the model's own prompt named query; if it has "
+        "none, as for every text.",
     )
     document_prompt: str | None = Field(
         None,
-        description="Text prepended to every document. Default: the model's own prompt named document, "
-        "passage or corpus; where it has none, as for every text.",
+        description="Text put before every document. Default: the model's own prompt named document, passage "
+        "or corpus; if it has none, as for every text.",
     )
     max_tokens: int = Field(128, ge=3, le=8192, description="Longer texts are truncated to this many tokens.")
     dtype: Literal["auto", "fp32", "bf16", "int8"] = Field(
         "auto",
-        description="auto: bf16 where the hardware computes in bf16, else fp32. int8: the int8 graph that an "
-        "export would write, on a CPU "
-        "about twice as fast; refused where its embeddings are too far from torch's.",
+        description="auto: bf16 where the hardware computes in bf16, else fp32. int8: the graph that `export`"
+        " would write in int8, about twice as fast on a CPU. It is refused if its embeddings "
+        "differ too much from torch's.",
     )
     licence: str | None = Field(
         None,
@@ -171,8 +171,8 @@ class Targets(Section):
     normalize: bool = Field(True, description="Scale the targets to unit length.")
     teachers: OtherTeachers = Field(
         [],
-        description="Models beside the recipe's teacher, which read texts as documents. The targets' cosines "
-        "are about the mean of what all of them give. Needs `reduce` of kind pca.",
+        description="Models beside the recipe's teacher; they read texts as documents. The targets' cosines "
+        "are about the mean of all models' cosines. Needs `reduce` of kind pca.",
     )
     sample: int = Field(
         20_000, ge=2, description="Number of texts that reducers and alignments are fitted on."

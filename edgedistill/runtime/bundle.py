@@ -55,21 +55,28 @@ class Classification(NamedTuple):
 
 
 class Bundle:
-    """An opened bundle in one precision; `edgedistill.load` opens it.
+    """An opened bundle. `edgedistill.load` opens it.
 
-    An encoder has `encode`, `encode_query`, `encode_document`, `search` and `similarity`, a classifier
-    `classify`; see `ClassifierBundle`. `with` closes it at the end.
+    An encoder has `encode`, `encode_query`, `encode_document`, `search` and `similarity`. A classifier has
+    `classify`, see `ClassifierBundle`. `with edgedistill.load("nano") as encoder:` closes it at the end.
+
+    Several threads may call one bundle at the same time. Each call uses the bundle's `threads`, so open it
+    with `threads=1` if many calls run at once. A bundle may be pickled, for multiprocessing: the copy opens
+    its folder again.
 
     folder: where its files are.
-    manifest: its manifest.json.
-    precision: "int8", "qdq", "w8", "w4", "fp16" or "fp32".
-    threads: onnxruntime's threads.
-    dims: the dimensions of its embeddings. A Matryoshka student has several, the largest first.
+    manifest: the content of its manifest.json, a dict.
+    precision: of its graph: "int8", "qdq", "w8", "w4", "fp16" or "fp32".
+    threads: how many onnxruntime uses for a call.
+    dims: the dimensions that its embeddings may have, the largest first. Most students have one; those
+        trained for several (Matryoshka) have more.
     max_tokens: longer texts are truncated to this many tokens.
-    labels: of a classifier, otherwise empty.
+    labels: of a classifier; otherwise empty.
     pair: whether a classifier labels pairs of texts.
-    prompts: what is put before a text, a query, a document.
-    calibration: what its int8 and binary embeddings are made with, see `compact`.
+    prompts: what it puts before texts, a named tuple (text, query, document) of strings, often empty.
+    calibration: how it makes int8 and binary embeddings, as measured by the export. Give it to
+        `edgedistill.search` with binary documents.
+    similarity: the function `edgedistill.similarity`.
     """
 
     measure: Measure = COSINE  # how its rows are compared with torch's
@@ -106,29 +113,13 @@ class Bundle:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Free the graph and its memory. After that, `encode` and `classify` raise UserError."""
-        for encoder in self.encoders:
-            encoder._session.close()
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.manifest['name']}:{self.precision}>"
-
-    @property
-    def space(self) -> str | None:
-        """The identifier of the student's weights: embeddings of one space may be compared. Store it with an
-        index. All precisions of a student share it. A pair has its documents'. Old bundles have none."""
-        return self.manifest.get("space")
 
     def of(self, role: str) -> Bundle:
         """What embeds texts in a role: the bundle itself; of a pair one of its two encoders."""
         self.prompts.of(role)
         return self
-
-    @property
-    def encoders(self) -> list[Bundle]:
-        """The bundle itself; of a pair its two encoders."""
-        return [self]
 
     @border()
     def encode(
@@ -140,19 +131,25 @@ class Bundle:
         role: str = "text",
         precision: str = "float32",
     ) -> ndarray:
-        """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one
-        embedding, (d,).
+        """Embed n texts that you want to compare with each other: (n, d) float32, a row of unit length for
+        each text. One string gives one embedding, (d,). For search, use `encode_query` and `encode_document`.
+
+            >>> encoder.encode(["A cat sleeps.", "A kitten is asleep."]).shape
+            (2, 384)
+            >>> encoder.encode(["A cat sleeps."], precision="binary").shape
+            (1, 48)
 
         texts: strings in a list, a generator, an array or a column of a table. Texts longer than `max_tokens`
             are truncated; the empty string is allowed.
         dim: the dimensions to return, one of `dims`; by default the largest. The embedding is cut and
             normalized again.
-        batch_tokens: tokens per batch with padding, by default 384 on cpu and 16,384 on cuda. Larger batches
-            take more memory.
+        batch_tokens: the most tokens in a batch, with padding; by default 384 on cpu and 16,384 on cuda.
+            Larger batches take more memory.
         progress: show a progress bar on stderr.
         role: "text", "query" or "document". It chooses the prompt before each text.
         precision: of the returned embeddings: "float32", "int8" (n, d) or "binary" (n, d/8) uint8.
-            `similarity` and `search` accept all three. `load` chooses the precision of the graph.
+            `similarity` and `search` accept all three. It is not the graph's precision, which `load`
+            chooses.
 
         Raises UserError for an item that is not a string, and names its index; for a `dim` not in `dims`; and
         for an unknown role or precision. Raises CheckFailed if the graph returns anything but embeddings of
@@ -171,11 +168,17 @@ class Bundle:
         return rows[0] if isinstance(texts, str) else rows
 
     def encode_query(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> ndarray:
-        """Embed n search queries: `encode` with the bundle's prompt for queries, if it has one."""
+        """Embed n search queries: `encode` with the bundle's prompt for queries, if it has one.
+
+        options: `batch_tokens`, `progress` and `precision`, as of `encode`.
+        """
         return self.encode(texts, dim, role="query", **options)
 
     def encode_document(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> ndarray:
-        """Embed n documents to search in: `encode` with the bundle's prompt for documents, if it has one."""
+        """Embed n documents to search in: `encode` with the bundle's prompt for documents, if it has one.
+
+        options: `batch_tokens`, `progress` and `precision`, as of `encode`.
+        """
         return self.encode(texts, dim, role="document", **options)
 
     similarity = staticmethod(similarity)
@@ -188,12 +191,17 @@ class Bundle:
         k: int = 10,
         space: str | None = None,
     ) -> tuple[ndarray, ndarray]:
-        """The k documents most similar to a query, best first: their indices and cosines, both (k,). If there
-        are fewer documents, all of them. For several queries both are (q, k).
+        """The k documents most similar to a query, best first: their indices and cosines, both (k,). For a
+        list of q queries both are (q, k). It compares the query with every document, by cosine alone; the
+        command `edgedistill search` also ranks by words (BM25).
+
+            >>> indices, cosines = encoder.search("When does the train go?", texts, k=1)
+            >>> texts[indices[0]]
+            'The train leaves at nine.'
 
         query: a string, or several.
-        documents: texts, which are embedded; or embeddings from `encode_document`, in any precision.
-        k: the number of documents to return.
+        documents: texts, which it embeds; or embeddings from `encode_document`, in any precision.
+        k: the number of documents to return; fewer if there are fewer.
         space: the `space` of the bundle that made these embeddings, if you stored it.
 
         Raises UserError as `encode`, and for embeddings of other dimensions or another space.
@@ -219,18 +227,22 @@ class Bundle:
         numbers, cosines = search(asked, np.asarray(rows), k, calibration=self.calibration)
         return (numbers[0], cosines[0]) if one else (numbers, cosines)
 
-    def classify(self, items: Any) -> Any:
-        """Label texts or pairs of texts with a `ClassifierBundle`. An encoder has no labels and raises
-        UserError."""
-        raise UserError(
-            f"{self.manifest['name']}: an encoder, which has no labels; call encode, or train a "
-            "classifier with a finetune stage"
-        )
+    def passages(self, text: str, role: str = "document") -> list[str]:
+        """Split a text into parts that need no truncation: one part if it has at most `max_tokens` tokens,
+        otherwise parts of at most half as many, at the ends of sentences where possible.
 
-    def tokenize(self, texts: Iterable[str], role: str = "text") -> list[ndarray]:
-        """The token ids of each text, (T,) int64: with the role's prompt and special tokens, truncated to
-        `max_tokens`. Raises as `encode`."""
-        return self.of(role)._tokenize(given_texts(texts), 0, role)
+            >>> [len(part) for part in encoder.passages("The train leaves at nine. " * 50)]
+            [545, 545, 207]
+        """
+        encoder = self.of(role)
+        most = encoder.max_tokens - encoder._tokens_around[role]
+        if text.isascii() and len(text) <= most:
+            return [text]
+
+        def spans(part: str) -> list[tuple[int, int]]:
+            return encoder._whole_tokenizer.encode(part, add_special_tokens=False).offsets
+
+        return list(divided(text, spans, most))
 
     def token_counts(self, texts: Sequence[str], role: str = "text") -> list[int]:
         """The number of tokens of each text before truncation, with its prompt and special tokens."""
@@ -238,6 +250,36 @@ class Bundle:
         prompt = encoder.prompts.of(role)
         encodings = encoder._whole_tokenizer.encode_batch_fast([prompt + text for text in texts])
         return [len(encoding) for encoding in encodings]
+
+    def tokenize(self, texts: Iterable[str], role: str = "text") -> list[ndarray]:
+        """The token ids of each text, (T,) int64: with the role's prompt and special tokens, truncated to
+        `max_tokens`. Raises UserError as `encode`."""
+        return self.of(role)._tokenize(given_texts(texts), 0, role)
+
+    def classify(self, items: Any) -> Any:
+        """Label texts or pairs of texts, see `ClassifierBundle`. An encoder has no labels and raises
+        UserError."""
+        raise UserError(
+            f"{self.manifest['name']}: an encoder, which has no labels; call encode, or train a "
+            "classifier with a finetune stage"
+        )
+
+    @property
+    def space(self) -> str | None:
+        """The identifier of the student's weights. Embeddings may be compared only within one space, so store
+        it with them. All precisions of a student share it. A pair has that of its documents. None in old
+        bundles."""
+        return self.manifest.get("space")
+
+    @property
+    def encoders(self) -> list[Bundle]:
+        """The bundle itself; of a pair its two encoders."""
+        return [self]
+
+    def close(self) -> None:
+        """Free the graph and its memory. After that, calls raise UserError."""
+        for encoder in self.encoders:
+            encoder._session.close()
 
     def not_read(
         self, texts: Sequence[str], ids: Sequence[ndarray], role: str = "text", mark: str = ""
@@ -256,19 +298,6 @@ class Bundle:
             (max(0, whole.get(at, 0) - most), count - marks[at], marks[at] < count >= len(ids[at]) - around)
             for at, count in enumerate(unknown)
         ]
-
-    def passages(self, text: str, role: str = "document") -> list[str]:
-        """Split a text into parts that need no truncation: one part if it has at most `max_tokens` tokens,
-        otherwise parts of at most half as many."""
-        encoder = self.of(role)
-        most = encoder.max_tokens - encoder._tokens_around[role]
-        if text.isascii() and len(text) <= most:
-            return [text]
-
-        def spans(part: str) -> list[tuple[int, int]]:
-            return encoder._whole_tokenizer.encode(part, add_special_tokens=False).offsets
-
-        return list(divided(text, spans, most))
 
     @cached_property
     def _tokens_around(self) -> dict[str, int]:
@@ -425,10 +454,13 @@ class MeanBundle(Bundle):
 
 
 class PairBundle(Bundle):
-    """An opened pair bundle. It embeds queries and documents, and no texts without a role; `precision`,
-    `max_tokens` and the like are those of the query encoder.
+    """An opened pair of encoders of one space, one for queries and one for documents. It has the methods of
+    `Bundle`; but `encode` needs the role "query" or "document". `precision`, `max_tokens` and the like are
+    those of the query encoder.
 
-    query, document: the two encoders. dims: those that both have.
+    query: the encoder of queries, a `Bundle`.
+    document: the encoder of documents, a `Bundle`.
+    dims: the dimensions that both have.
     """
 
     def __init__(self, folder: Path, manifest: Json, query: Bundle, document: Bundle) -> None:
@@ -484,7 +516,11 @@ class PairBundle(Bundle):
 
 
 class ClassifierBundle(Bundle):
-    """An opened bundle that labels texts or, where `pair` is true, pairs of texts, with one of `labels`."""
+    """An opened bundle that labels texts with one of `labels`; pairs of texts if `pair` is true. It has the
+    attributes of `Bundle`. No classifier ships; a recipe with a `finetune` stage trains one.
+
+        labels, probabilities = edgedistill.load("bundles/mine").classify(["A fine film."])
+    """
 
     measure = PROBABILITY
 
@@ -500,18 +536,18 @@ class ClassifierBundle(Bundle):
 
     @border()
     def classify(self, items: Iterable[Item]) -> Classification:
-        """Label n items: (labels, probabilities), a list of n and (n, C) float32.
+        """Label n items: (labels, probabilities), a list of n strings and (n, C) float32. Its C columns are
+        in the order of the bundle's `labels`.
 
-        items: strings, or pairs such as ("A text.", "Another one."), if the classifier labels pairs.
+        items: strings; or pairs such as ("A text.", "Another one."), if the classifier labels pairs.
 
-        The columns of the probabilities are in the order of `labels`. Raises UserError for any other item,
-        and names its index.
+        Raises UserError for any other item, and names its index.
         """
         probabilities = softmax(self.logits(items))
         return Classification([self.labels[at] for at in probabilities.argmax(1).tolist()], probabilities)
 
     def logits(self, items: Iterable[Item]) -> ndarray:
-        """(n, C) float32, the classifier head's outputs before softmax. Raises as `classify`."""
+        """The classifier head's outputs before softmax, (n, C) float32. Raises UserError as `classify`."""
         items = listed(items, "items", 1 + self.pair)
         logits = np.zeros((len(items), len(self.labels)), np.float32)
         for start in range(0, len(items), WINDOW):
@@ -521,7 +557,7 @@ class ClassifierBundle(Bundle):
         return logits
 
     def tokenize_items(self, items: Sequence[Item]) -> list[list[ndarray]]:
-        """Return the token ids of each item: those of its text, or of its two texts."""
+        """The token ids of each item: a list with those of its text, or of its two texts."""
         columns = self._columns(listed(items, "items", 1 + self.pair), 0)
         ids = [self._tokenize(texts, 0) for texts in columns]
         return list(map(list, zip(*ids, strict=True)))
@@ -545,12 +581,18 @@ def load(
     threads: int | None = None,
     device: str = "cpu",
 ) -> Bundle:
-    """Open a bundle, after checking the sha256 of every file that it reads.
+    """Open a bundle, after checking the sha256 of every file that it reads. It returns a `Bundle`; for a pair
+    of encoders a `PairBundle`, for a classifier a `ClassifierBundle`, which are subclasses.
 
-    name: a folder, the name of a folder in bundles/, or a shipped bundle such as "nano". "bundles/x:int8"
-        also names the precision.
-    precision: "int8", "qdq", "w8", "w4", "fp16" or "fp32"; by default the bundle's fastest on this machine.
-    threads: onnxruntime's threads; by default one for each processor that this process may use.
+        >>> edgedistill.load("nano", precision="int8", threads=1)
+        <Bundle nano:int8>
+
+    name: the name of a shipped bundle such as "nano"; a folder; or the name of a folder in bundles/.
+        "bundles/x:int8" also names the precision.
+    precision: of the graph, one that the bundle has: "int8", "qdq", "w8", "w4", "fp16" or "fp32"; by default
+        the fastest on this machine.
+    threads: how many onnxruntime uses for a call; by default one for each processor that this process may
+        use.
     device: "cpu", "cuda" (with onnxruntime-gpu), or another provider of the installed onnxruntime, such as
         "openvino" or "coreml".
 

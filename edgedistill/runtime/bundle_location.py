@@ -132,12 +132,15 @@ def languages(manifest: Json) -> list[str]:
 
 
 def shipped() -> list[Json]:
-    """The bundles that ship, from their manifests and reports: {name, folder, about, languages, max_tokens,
-    size_bytes, scores, p50_ms, licences}.
+    """The bundles that ship, a dict for each: {name, folder, about, languages, max_tokens, size_bytes,
+    scores, p50_ms, licences}.
+
+        >>> [student["name"] for student in edgedistill.shipped()]
+        ['nano', 'micro', 'multi', 'small']
 
     size_bytes: of the graph and tokenizer.json.
-    scores: averages of suites, 0 to 1.
-    p50_ms: median time of a short text on one thread of the processor in README.
+    scores: {suite: score}, averages, 0 to 1.
+    p50_ms: median time of a short text on one thread of the processor that README names.
     licences: of the teachers and texts of all trainings of the student.
     """
     students = []

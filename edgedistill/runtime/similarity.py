@@ -33,11 +33,20 @@ def similarity(
     """The cosine of every embedding of `a` with every embedding of `b`: (n, d), (m, d) -> (n, m) float32,
     between -1 and 1.
 
-    Both may be in any precision of `encode`. uint8 is read as bits, and each bit counts as ±1: the cosine of
-    two binary embeddings is 1 − 2 · (share of bits that differ). One embedding, (d,), counts as (1, d), as in
-    sentence-transformers. An embedding of zeros has cosine 0 with everything. `spaces` are the `Bundle.space`
-    of `a` and of `b`. Raises UserError for arguments that are not numbers or have another shape, and if the
-    dimensions or two known spaces differ.
+        >>> rows = encoder.encode(["A cat sleeps.", "A kitten is asleep.", "Soup is served hot."])
+        >>> cosines = edgedistill.similarity(rows, rows)
+        >>> cosines.shape
+        (3, 3)
+        >>> bool(cosines[0, 1] > cosines[0, 2])
+        True
+
+    a, b: embeddings in any precision of `encode`. One embedding, (d,), counts as (1, d). uint8 is read as
+        bits, each as ±1: the cosine of two binary embeddings is 1 − 2 · (share of bits that differ). An
+        embedding of zeros has cosine 0 with everything.
+    spaces: the `Bundle.space` of `a` and of `b`, if you stored them; None where you did not.
+
+    Raises UserError for arguments that are not numbers or have another shape, and if the dimensions or two
+    known spaces differ.
     """
     check_spaces(*spaces)
     first = _rows(a, "a")
@@ -59,16 +68,27 @@ def search(
     calibration: Calibration = PLAIN,
     spaces: tuple[str | None, str | None] = (None, None),
 ) -> tuple[ndarray, ndarray]:
-    """The k documents most similar to each query, best first: their indices and cosines, both (q, k).
+    """The k documents most similar to each query, best first: their indices and cosines, both (q, k). It
+    takes embeddings only and needs no bundle; `Bundle.search` also takes texts.
 
-    queries: (q, d) float32.
-    documents: (n, d), or (n, d/8) for bits, as `encode` returns them.
-    k: the number of documents to return.
-    candidates: for bits only: the documents nearest by Hamming distance that are ranked again by their cosine
-        to the query in float32.
-    rescore: for bits only: the same documents in another precision, to rank the candidates with.
-    calibration: for bits only: the `calibration` of their bundle.
-    spaces: the `Bundle.space` of the queries and of the documents.
+    Binary documents are searched in two steps: the `candidates` nearest by Hamming distance are ranked again
+    by their cosine to the query in float32.
+
+        >>> bits = encoder.encode_document(texts, precision="binary")
+        >>> query = encoder.encode_query("When does the train go?")
+        >>> indices, _ = edgedistill.search(query, bits, k=1, calibration=encoder.calibration)
+        >>> indices
+        array([[1]])
+
+    queries: (q, d) or (d,), float32.
+    documents: (n, d); (n, d/8) if binary, as `encode_document` returns them.
+    k: the number of documents to return; fewer if there are fewer.
+    candidates: if binary, how many documents to rank again.
+    rescore: if binary, the same documents in int8 or float32, to rank the candidates with.
+    calibration: if binary, the `calibration` of the bundle that embedded them. Some bundles, such as `nano`,
+        do without it.
+    spaces: the `Bundle.space` of the queries and of the documents, if you stored them; None where you did
+        not.
 
     Equal documents keep their order. Raises UserError as `similarity`, and if `rescore` has another number of
     documents.

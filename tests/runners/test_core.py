@@ -443,10 +443,10 @@ def test_in_rust(exported: Callable[..., Path], core: Any, tmp_path):
 
 def test_the_first_example_of_its_page_runs_as_written(tmp_path):
     page = (CORE / "README.md").read_text(encoding="utf-8")
-    example = re.search(r"```sh\n.*?\n(.*?)```.*?```c\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "app.c").write_text(example[2])  # type: ignore[index]
+    example = re.search(r"```c\n(.*?)```.*?```sh\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "app.c").write_text(example[1])  # type: ignore[index]
     student_file.write("nano", tmp_path / "nano-core", lambda line: None)
-    cosine = run("sh", "-ec", f"cd {tmp_path}\n{example[1]}")  # type: ignore[index]
+    cosine = run("sh", "-ec", f"cd {tmp_path}\n{example[2]}")  # type: ignore[index]
     assert f"and a text, {cosine.strip()}:" in page
 
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,13 @@ def test_a_batch_never_holds_more_tokens_than_its_budget(folder: Path):
     assert max(rows * tokens for rows, tokens in seen) <= 96
     assert len(seen) < len(TEXTS) / 2
     assert [tokens for _, tokens in seen] == sorted((tokens for _, tokens in seen), reverse=True)
+
+
+def test_several_threads_may_call_one_bundle(folder: Path):
+    opened = bundle.load(folder)
+    alone = opened.encode(TEXTS)
+    with ThreadPoolExecutor(8) as threads:
+        assert all((rows == alone).all() for rows in threads.map(opened.encode, [TEXTS] * 24))
 
 
 def test_nothing_in_nothing_out(folder: Path):
@@ -366,11 +374,8 @@ def test_two_spaces_are_refused_where_both_are_known(copy: Path):
 
 
 def test_the_package_offers_its_classes_and_errors():
-    from edgedistill.errors import CheckFailed as check_failed
-
     assert edgedistill.Bundle is bundle.Bundle
-    assert edgedistill.UserError is UserError
-    assert edgedistill.CheckFailed is check_failed
+    assert edgedistill.CheckFailed is CheckFailed
     offered = "Bundle CheckFailed UserError __version__ load search shipped similarity"
     assert dir(edgedistill) == offered.split()
     with pytest.raises(AttributeError, match="has no attribute 'embed'"):
