@@ -107,14 +107,12 @@ def tables_of_reports() -> dict[str, str]:
     """The tables of TABLES by name. All students of several languages are scored on the tasks of `multi`."""
     found = {name: reports_of(*sources) for name, sources in TABLES.items()}
     multi, *others = found["languages"]
-    suites = list(multi["quality"])
-    others = found["languages"][1:] = [in_tasks(each, suites) for each in others]
+    others = found["languages"][1:] = [in_tasks(each, multi["quality"]) for each in others]
     [best] = (each for each in others if each["bundle"]["name"] == BESIDE_MULTI)
-    less = {
-        suite: 100 * (best["quality"][suite]["average"] - multi["quality"][suite]["average"])
-        for suite in suites
-    }
-    behind = [f"{suite.partition(':')[0]} by {each:.1f}" for suite, each in less.items() if each > 0]
+    behind = list[str]()
+    for suite, of in multi["quality"].items():
+        gap = best["quality"][suite]["average"] - of["average"]
+        behind += [f"{suite.partition(':')[0]} by {100 * gap:.1f}"] if gap > 0 else []
     rates = (f"{tables.title(each)} {each['offline']['by_batch']['32']:,.0f}" for each in found["gpu"])
     notes = {
         "languages": [f"`multi` is behind {BESIDE_MULTI}: {', '.join(behind) or 'nowhere'}"],
@@ -248,7 +246,7 @@ def generated() -> dict[str, tuple[Path, str]]:
     peers, searches, elsewhere, slices, adaptations = map(files.read_json, reports)
     fits = [files.read_json(path) for path in FITS]
     texts = {
-        "joined": (RESULTS, measured_tables.joined([searches, slices])),
+        "joined": (RESULTS, measured_tables.joined(searches, slices)),
         "headline": (README, headline(peers, searches)),
         "students": (README, students(peers, shipped(), searches)),
         "gains": (README, gains(adaptations, fits)),
@@ -301,7 +299,7 @@ def adapted(found: dict[str, Any]) -> str:
         teacher, before = (found[who][collection] for who in ("teacher", "unadapted"))
         title = COLLECTIONS[collection]
         rows: list[tuple[str, str, dict[str, float]]] = [("nothing", "", before)]
-        for count, each in sorted(runs.items(), key=lambda run: (run[0] == "pairs", run[1]["documents"])):
+        for count, each in runs.items():
             pairs = " and queries with answers" if count == "pairs" else ""
             learned = f"{each['documents']:,} documents{pairs}"
             rows.append((learned, f"{each['seconds'] / 60:.1f}", each["scores"]))
@@ -329,25 +327,21 @@ def adapted(found: dict[str, Any]) -> str:
 def fitted(reports: list[dict[str, Any]]) -> str:
     """The table of fits: each winner, its start, its teacher and a student that ships."""
     titles = {"start": "its start, untrained", "teacher": "its teacher", "nano": "`nano` as it ships"}
-    lines = [
-        "| teacher | budget | student | MB | p50 ms | agreement | sts7 | search-test |",
-        "| --- " * 3 + "| ---: " * 5 + "|",
-    ]
+    rows = list[list[str]]()
     for found in reports:
         winner, budget = found["winner"], found["budget"]
-        size = f"{winner['size_mb']:.2f} | {winner['p50_ms']:.3f}"
-        of_fit = (
-            f"{found['recipe']['teacher']['model']} | {budget['max_mb']:g} MB, {budget['max_p50_ms']:g} ms"
-        )
+        size = [f"{winner['size_mb']:.2f}", f"{winner['p50_ms']:.3f}"]
+        of_fit = [found["recipe"]["teacher"]["model"], "{max_mb:g} MB, {max_p50_ms:g} ms".format(**budget)]
         agreed = {who: found[who]["agreement"] for who in ("start", "teacher")}
         agreed["winner"] = winner["measures"]["agreement"]
         for who in ("winner", *titles):
             title = titles.get(who, f"**{winner['candidate']}**, {winner['precision']}")
             of_who = f"{100 * agreed[who]:.1f}" if who in agreed else ""
             scores = (f"{100 * found['suites'][suite][who]:.1f}" for suite in ("sts7", SEARCH))
-            lines.append(f"| {of_fit} | {title} | {size} | {of_who} | {' | '.join(scores)} |")
-            of_fit, size = " | ", " | "
-    return "\n".join([*lines, ""])
+            rows.append([*of_fit, title, *size, of_who, *scores])
+            of_fit, size = ["", ""], ["", ""]
+    heads = ["teacher", "budget", "student", "MB", "p50 ms", "agreement", "sts7", "search-test"]
+    return measured_tables.lines(heads, rows, 3, [])
 
 
 def verdicts(pages: Path) -> str:

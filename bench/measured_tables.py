@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import reduce
-from operator import getitem, or_
+from operator import getitem
 from statistics import fmean
 from typing import Any
 
@@ -146,24 +146,17 @@ def gains_of_both(report: Report) -> dict[str, dict[str, float]]:
     return found
 
 
-def joined(reports: list[Report]) -> str:
-    """A sentence on the ranking with BM25 over the collections of all reports, of the students in each."""
-    first, *others = map(gains_of_both, reports)
-    gains = {
-        name: reduce(or_, (each[name] for each in others), of)
-        for name, of in first.items()
-        if all(name in each for each in others)
-    }
+def joined(test: Report, dev: Report) -> str:
+    """A sentence on the ranking with BM25 over the collections of two suites, of the students in both."""
+    gains, others = map(gains_of_both, (test, dev))
     said = list[str]()
-    for name, of in gains.items():
-        if name != "teacher":
-            worst, better = min(of, key=lambda task: of[task]), sum(gain > 0 for gain in of.values())
-            said.append(f"on {better} with `{name}` (at worst {100 * of[worst]:.1f}, in {worst})")
-    suites = " and ".join(f"`{report['bench']}`" for report in reports)
-    return (
-        f"Of the {len(gains['teacher'])} collections of {suites}, both together are better than each alone "
-        f"{', '.join(said)}.\n"
-    )
+    for name in others.keys() - {"teacher"}:
+        of = gains[name] | others[name]
+        worst, better = min(of, key=lambda task: of[task]), sum(gain > 0 for gain in of.values())
+        said.append(f"`{name}` on {better} of {len(of)}, at worst {100 * of[worst]:.1f} ({worst})")
+    suites = f"`{test['bench']}` and `{dev['bench']}`"
+    listed = "; ".join(sorted(said))
+    return f"On the collections of {suites}, both together are better than each alone: {listed}.\n"
 
 
 def beside_both(report: Report) -> list[str]:
