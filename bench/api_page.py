@@ -18,7 +18,7 @@ INTERNAL = r"!^(embedding_dim|item_rows|not_read|fallback|graph_file|\w+_ids|of|
 PARAMETER = r"(?<=\()(?=\**\w+: .*, \**\w+: .*\) -> )|(?<=,) (?=\**\w+: .*\) -> )"
 HEAD = """# The Python API
 
-Open a bundle, embed texts with it, compare and search. Install it with `pip install .` in a clone of this repository; it needs no torch. To train, adapt, export and measure, use the commands (`edgedistill --help`). This page is generated from docstrings by `make docs`.
+Open a bundle, embed texts with it, compare and search. A *bundle* is a folder with a small encoder: its tokenizer, and its ONNX graph in one or more [precisions](../README.md#precisions). Install edgedistill with `pip install .` in a clone of this repository; it needs no torch. To train, adapt, export and measure, use the commands (`edgedistill --help`). This page is generated from docstrings by `make docs`.
 
     >>> import edgedistill
     >>> encoder = edgedistill.load("nano")
@@ -46,7 +46,7 @@ The other examples continue this one. A test runs them.
 
 Embeddings are numpy arrays. Their rows have unit length, so the dot product of two is their cosine. The methods are named as in sentence-transformers; their options differ.
 
-Before you store embeddings, read [when to embed again](../README.md#what-an-index-survives) and [what int8 and binary cost](../PRECISIONS.md#embeddings-in-fewer-bytes).
+Before you store embeddings, read [when to embed again](../README.md#what-an-index-survives) and [what int8 and binary cost](../DESIGN.md#embeddings-in-fewer-bytes).
 """  # noqa: E501
 
 

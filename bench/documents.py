@@ -193,13 +193,13 @@ def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
     return (
         f"The student `nano` has {size / 1e6:.1f} MB with its tokenizer. On one CPU thread it is "
         f"**{smaller:.0f} times smaller and {faster:.0f} times faster** than its teacher all-MiniLM-L6-v2 in "
-        f"float32, as sentence-transformers runs it; **{beside:.0f} times smaller and {twice:.0f} times "
-        f"faster** than the same teacher in int8. Its mean score on seven STS test sets is {sts:.1f}, the "
-        f"teacher's in int8 {taught:.1f} ([one run](bench/peers/README.md)).\n\n"
-        f"In search (nDCG@10), `nano` alone finds less ({nano_found[0]}) than its teacher ({found[0]}) and "
-        f"than keyword search (BM25, {words}). So `edgedistill search` ranks by both: {nano_found[1]}; the "
-        f"teacher with BM25 has {found[1]} ([measured](#the-students)). A web page that searches with `nano` "
-        f"has {page['bytes'] / 1e6:.1f} MB in all.\n"
+        f"float32 with sentence-transformers, and **{beside:.0f} times smaller and {twice:.0f} times "
+        f"faster** than that teacher in int8, as edgedistill exports it ([one run](bench/peers/README.md)). "
+        f"On seven STS test sets it scores {sts:.1f}, the teacher in int8 {taught:.1f}.\n\n"
+        f"In search, `nano` finds less by its embeddings alone (nDCG@10 {nano_found[0]}) than its teacher "
+        f"({found[0]}) and than keyword search (BM25, {words}). So `edgedistill search` ranks by both: "
+        f"{nano_found[1]}; the teacher with BM25 has {found[1]} ([measured](bench/RESULTS.md#search)). A web "
+        f"page that searches with `nano` has {page['bytes'] / 1e6:.1f} MB in all.\n"
     )
 
 

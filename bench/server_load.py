@@ -222,7 +222,9 @@ def compare_one(address: tuple[str, int], texts: list[str], bundle: edgedistill.
     import urllib.request
 
     body = json.dumps({"input": texts, "encoding_format": "base64"}).encode()
-    with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/v1/embeddings", body) as response:
+    url = f"http://{address[0]}:{address[1]}/v1/embeddings"
+    post = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(post) as response:
         rows = [
             np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in json.load(response)["data"]
         ]
@@ -298,9 +300,8 @@ def main() -> None:
             before = processor_seconds(process), time.process_time()
             through = measure_load(address, requests, asked.clients, asked)
             spent = processor_seconds(process) - before[0], time.process_time() - before[1]
-            all_texts = (
-                through["texts"] + through["texts_s"] * WARM_S
-            )  # about: what came before `begin` is not counted
+            # about: what came before `begin` is not counted
+            all_texts = through["texts"] + through["texts_s"] * WARM_S
             processor = {
                 "in_process": inside_ms,
                 "server": spent[0] * 1000 / all_texts,

@@ -597,8 +597,8 @@ def load(
         "openvino" or "coreml".
 
     Raises UserError if there is no such bundle, precision or device, if CUDA does not start, or if the bundle
-    needs a newer edgedistill. Raises CheckFailed if a file is missing, changed or too large, or if no export
-    writes such a graph.
+    needs a newer edgedistill. Raises CheckFailed if a file is missing, changed or too large, or if the graph
+    is not one that an export writes.
     """
     if threads is not None:
         positive(threads, "threads", MOST_THREADS)
