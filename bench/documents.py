@@ -111,8 +111,8 @@ def tables_of_reports() -> dict[str, str]:
     [best] = (each for each in others if each["bundle"]["name"] == BESIDE_MULTI)
     behind = list[str]()
     for suite, of in multi["quality"].items():
-        gap = best["quality"][suite]["average"] - of["average"]
-        behind += [f"{suite.partition(':')[0]} by {100 * gap:.1f}"] if gap > 0 else []
+        if (gap := best["quality"][suite]["average"] - of["average"]) > 0:
+            behind.append(f"{suite.partition(':')[0]} by {100 * gap:.1f}")
     rates = (f"{tables.title(each)} {each['offline']['by_batch']['32']:,.0f}" for each in found["gpu"])
     notes = {
         "languages": [f"`multi` is behind {BESIDE_MULTI}: {', '.join(behind) or 'nowhere'}"],
@@ -530,10 +530,10 @@ def drawings() -> dict[str, readme_plot.Drawing]:
 
 def runners(found: dict[str, Any]) -> str:
     """The table of runners. Accuracy was measured in Python alone, and a page's clock has steps of 0.1 ms."""
-    elsewhere = {"quality": {}}
-    rows = [
-        each if each["runner"]["name"] == "python" else {**each, **elsewhere} for each in found["reports"]
-    ]
+    rows = found["reports"]
+    for each in rows:
+        if each["runner"]["name"] != "python":
+            each["quality"] = {}
     return re.sub(r"(?m)(\[web\].*) 0\.100 ", r"\1 ≤ 0.1 ", readme_tables.markdown(rows))
 
 

@@ -40,8 +40,10 @@ def markdown(reports: list[Report], notes: Iterable[str] = ()) -> str:
     heads = ["bundle", *(cell.head for cell in row)]
     lines = [f"| {' | '.join(line)} |" for line in (heads, ["---", *["---:"] * len(row)], *rows)]
     spread = ", ".join(f"{suite} ± {half:.1f}" for suite, half in widest.items())
-    notes = [*notes, *(f"95% interval over the test items, at most: {each}" for each in [spread] if each)]
-    conditioned = "<br>\n".join([*tables.below(reports), *notes])
+    below = [*tables.below(reports), *notes]
+    if spread:
+        below.append(f"95% interval over the test items, at most: {spread}")
+    conditioned = "<br>\n".join(below)
     return "\n".join([*lines, "", f"<sub>Measured on: {conditioned}</sub>", ""])
 
 
