@@ -69,8 +69,8 @@ ELSEWHERE = {  # document -> what makes its table from the report of the table's
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
 SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
-LANGUAGES, SLICES = REPORTS / "search-languages.json", REPORTS / "search-slices.json"
 COUNTED = ROOT / "bench" / "COLLECTIONS.md"
+COLLECTED = [SEARCHES, REPORTS / "search-languages.json", REPORTS / "search-slices.json"]
 TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
 PLAIN_TEACHER = "sentence-transformers"  # the same by that library
 TEACHERS_NAME = "packaged:all-MiniLM-L6-v2"
@@ -242,16 +242,15 @@ def _percent(scores: dict[str, float]) -> str:
 
 def generated() -> dict[str, tuple[Path, str]]:
     """What stands between markers and is no table of one kind of report: its name -> (document, text)."""
-    reports = (PEERS, SEARCHES, LANGUAGES, SLICES, ADAPTED)
-    peers, searches, elsewhere, slices, adaptations = map(files.read_json, reports)
+    peers, searches, adaptations = map(files.read_json, (PEERS, SEARCHES, ADAPTED))
     fits = [files.read_json(path) for path in FITS]
     texts = {
-        "joined": (RESULTS, measured_tables.joined(searches, slices)),
+        "joined": (RESULTS, measured_tables.joined(searches, files.read_json(COLLECTED[2]))),
         "headline": (README, headline(peers, searches)),
         "students": (README, students(peers, shipped(), searches)),
         "gains": (README, gains(adaptations, fits)),
         "searched": (RESULTS, searched(searches)),
-        "collections": (COUNTED, measured_tables.collections([searches, elsewhere, slices])),
+        "collections": (COUNTED, measured_tables.collections([files.read_json(path) for path in COLLECTED])),
         "bench-example": (ROOT / "bench" / "README.md", bench_example()),
         "adapted": (RESULTS, adapted(adaptations)),
         "fitted": (RESULTS, fitted(fits)),
@@ -341,7 +340,8 @@ def fitted(reports: list[dict[str, Any]]) -> str:
             rows.append([*of_fit, title, *size, of_who, *scores])
             of_fit, size = ["", ""], ["", ""]
     heads = ["teacher", "budget", "student", "MB", "p50 ms", "agreement", "sts7", "search-test"]
-    return measured_tables.lines(heads, rows, 3, [])
+    processors = [each.get("machine", {}).get("cpu", "processor not recorded") for each in reports]
+    return measured_tables.lines(heads, rows, 3, [" · ".join(dict.fromkeys(processors))])
 
 
 def verdicts(pages: Path) -> str:
@@ -397,12 +397,12 @@ def card(quality: dict[str, Any], searches: list[dict[str, Any]]) -> str:
         for suite, each in quality.items()
     ]
     return (
-        "How well it searches: nDCG@10 × 100 on the collections of the suite `search-test`. *By cosine* "
-        "ranks by embeddings alone, *with BM25* also by words, as `edgedistill search` does.\n\n"
+        "Search, on eleven English collections (suite `search-test`): nDCG@10 × 100. *By cosine* ranks by "
+        "embeddings alone, *with BM25* also by words, as `edgedistill search` does.\n\n"
         + measured_tables.lines(heads, rows, 1, [])
-        + "\nOther suites of `edgedistill bench`, × 100. A suite's score is the mean of its tasks:\n\n"
+        + "\nOther suites, × 100. A suite's score is the mean of its tasks:\n\n"
         + measured_tables.lines(["suite", "measure", "tasks", "score"], others, 3, [])
-        + f"\nAll in {searches[0]['bundle']['precision']}.\n"
+        + f"\nAll in {searches[0]['bundle']['precision']}. The package's README has the teacher's scores.\n"
     )
 
 
@@ -412,8 +412,8 @@ def write_card(name: str, quality: dict[str, Any], searches: list[dict[str, Any]
     folder = files.PACKAGE / "shipped" / "bundles" / name
     manifest, (begin, end) = files.read_json(folder / "manifest.json"), readme_tables.markers("scores")
     libraries = library_files.libraries(bundle_run.open_finished(name, "docs").student())
-    kind, scores = "\nA student of kind", f"\n{begin}\n{card(quality, searches)}{end}\n"
-    text = model_card.filled("encoder", manifest, libraries=libraries).replace(kind, f"{scores}{kind}", 1)
+    after, scores = "\n## Precisions", f"\n## Scores\n\n{begin}\n{card(quality, searches)}{end}\n"
+    text = model_card.filled("encoder", manifest, libraries=libraries).replace(after, f"{scores}{after}", 1)
     changed = rewrite(folder / "README.md", text)
     bundle_writer.seal(folder, manifest)
     return changed

@@ -2,8 +2,9 @@
 
 python bench/fit_comparison.py FIT --suites sts7,search-test [--beside nano] [--data DIR] --out REPORT
 
-The report has the fit's budget, minutes, verdict and candidates with their measures, and each suite's scores
-by `winner`, `start`, `teacher` and the names of shipped students; bench/RESULTS.md shows it.
+The report has this machine, on which the fit should have run; the fit's budget, minutes, verdict and
+candidates with their measures; and each suite's scores by `winner`, `start`, `teacher` and the names of
+shipped students. bench/RESULTS.md shows it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from edgedistill import files, recipe, run
+from edgedistill import files, machine, recipe, run
 from edgedistill.evaluation import scoring
 from edgedistill.fitting import judge, record
 from edgedistill.runtime import bundle
@@ -70,6 +71,7 @@ def main() -> None:
     suites = dict[str, dict[str, float]]()
     report = {
         **{key: done[key] for key in kept},
+        "machine": machine.here(),
         "minutes": state.settings["minutes"],
         "recipe": portable(state),
         "suites": suites,

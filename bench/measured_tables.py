@@ -258,13 +258,13 @@ def overlap(report: Report) -> str:
     for each in report["found"]:
         found.setdefault((each["suite"], each["task"], each["kind"]), []).append(each)
     rows = [
-        [f"`{suite}`", task, kind, f"{of[0]['texts']:,}", *(f"{each['common']}" for each in of)]
+        [f"`{suite}`", task, kind, f"{of[0]['texts']:,}", *(f"{each['common']:,}" for each in of)]
         for (suite, task, kind), of in found.items()
         if any(each["common"] for each in of)
     ]
     tested = sum(of[0]["texts"] for of in found.values())
     notes = [f"compared with {tested:,} texts of the test sets", report["made_at"][:10]]
-    heads = ["suite", "test set", "texts", "how many", *(f"seen by `{name}`" for name in students)]
+    heads = ["suite", "test set", "texts", "how many", *(f"seen by {name}" for name in students)]
     return lines(heads, rows, 3, [" · ".join(notes)])
 
 

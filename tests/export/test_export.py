@@ -258,7 +258,7 @@ def test_the_card_has_the_measured_numbers(made: Path):
         assert "{:.2f} | {:.5f} | {:.5f}".format(*measured) in text
     for fact in (
         f"{manifest['parameters']['total']:,} parameters",
-        "# tiny\n\nA tiny student.\n\nA student of kind `bert`, distilled from `packaged:t`.",
+        "# tiny\n\nA tiny student.\n\nA student of kind `bert`, distilled from `t`.",
         "Texts are truncated to 32 tokens.",
         "on samples of 4,300 texts (21 more were held out) by the recipe `tiny`: distil (7 steps)",
         'backend="onnx"',
