@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -124,7 +125,7 @@ def tables_of_reports() -> dict[str, str]:
 def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dict[str, Any]) -> str:
     """The table of what ships and the teacher: the teacher's size and STS as `peers/run.py` measured them,
     all times as `bench` did in one run, search as `search_test.py` did."""
-    timed = {row["bundle"]["name"]: row for row in reports_of("shipped")}
+    timed = timed_together()
     rows = {row["name"]: row for row in found["rows"]}
     own = measured_tables.own_documents(searches)
     teacher = {
@@ -134,30 +135,34 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
         "size_bytes": with_tokenizer(rows[TEACHER]),
         "scores": {"sts7": rows[TEACHER]["quality"]["sts7"], SEARCH: own["teacher"][SEARCH]["average"]},
     }
-    titles = " | ".join(SCORED.values())
-    lines = [f"| name | languages | tokens | MB | {titles} | worst | ms |", "| --- | --- |" + " ---: |" * 6]
+    rows_shown = []
     taught = [name for name in own if name != "teacher" and timed[name]["bundle"]["teacher"] == TEACHERS_NAME]
     for each in [*shipped, teacher]:
-        title = f"[`{each['name']}`](edgedistill/shipped/bundles/{each['name']}/README.md)"
+        name, codes = each["name"], each["languages"]
+        title = f"[`{name}`](edgedistill/shipped/bundles/{name}/README.md)"
         if each is teacher:
             title = f"*{TEACHERS_NAME.partition(':')[2]}, teacher of {', '.join(taught)}*"
-        codes = each["languages"]
         languages = "English" if codes == ["en"] else f"{len(codes)} languages"
-        numbers = [
-            f"{each['size_bytes'] / 1e6:.1f}",
-            *(f"{100 * each['scores'][suite]:.1f}" for suite in SCORED),
-        ]
-        worst = ""
-        if each["name"] in taught:
-            worst = f"{min(measured_tables.shares(own, each['name']).values()):.0%}"
-        numbers += [worst, f"{timed[each['name']]['single']['p50_ms']:.2f}"]
-        lines.append(f"| {title} | {languages} | {each['max_tokens']} | {' | '.join(numbers)} |")
+        scored = [f"{100 * each['scores'][suite]:.1f}" for suite in SCORED]
+        worst = f"{min(measured_tables.shares(own, name).values()):.0%}" if name in taught else ""
+        costs = [str(each["max_tokens"]), f"{each['size_bytes'] / 1e6:.1f}"]
+        ms = f"{timed[name]['single']['p50_ms']:.2f}"
+        rows_shown.append([title, languages, *costs, *scored, worst, ms])
     nano = timed["nano"]
     in_w4 = [f"`{name}`" for name in sorted(timed) if timed[name]["bundle"]["precision"] == "w4"]
-    precisions = f"int8, {' and '.join(in_w4)} w4"
-    machine = f"{nano['machine']['cpu']} · {nano['threads']} thread · {precisions} · {nano['made_at'][:10]}"
-    of_search = f"search: {searches['machine']['cpu']} · {searches['made_at'][:10]}"
-    return "\n".join([*lines, "", f"<sub>{machine}<br>{of_search}</sub>", ""])
+    below = [
+        f"{nano['machine']['cpu']} · {nano['threads']} thread · int8, {' and '.join(in_w4)} w4 · "
+        f"{nano['made_at'][:10]}",
+        f"search: {searches['machine']['cpu']} · {searches['made_at'][:10]}",
+    ]
+    return measured_tables.lines(
+        ["name", "languages", "tokens", "MB", *SCORED.values(), "worst", "ms"], rows_shown, 2, below
+    )
+
+
+def timed_together() -> dict[str, dict[str, Any]]:
+    """The reports of one run, of what ships and the teacher of `nano` in int8, by name."""
+    return {row["bundle"]["name"]: row for row in reports_of("shipped")}
 
 
 def with_tokenizer(teacher: dict[str, Any]) -> int:
@@ -178,7 +183,7 @@ def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
     """What `nano` is beside its teacher, in int8 and as sentence-transformers runs it, in one paragraph."""
     rows = {row["name"]: row for row in peers["rows"]}
     nano, int8, theirs = rows["nano"], rows[TEACHER], rows[PLAIN_TEACHER]
-    size = shipped()[0]["size_bytes"]
+    [size] = (each["size_bytes"] for each in shipped() if each["name"] == "nano")
     smaller, beside = (with_tokenizer(row) / size for row in (theirs, int8))
     faster, twice = (row["time"]["p50_ms"] / nano["time"]["p50_ms"] for row in (theirs, int8))
     sts, taught = (100 * row["quality"]["sts7"] for row in (nano, int8))
@@ -359,7 +364,8 @@ def verdicts(pages: Path) -> str:
 
 
 def scores(searches: dict[str, Any]) -> str:
-    """What each shipped student scores on each suite, and its time, for `edgedistill.shipped()`."""
+    """What each shipped student scores on each suite, and its time, for `edgedistill.shipped()`: the smallest
+    first."""
     names, own = files.shipped("bundle"), measured_tables.own_documents(searches)
     found = {
         row["bundle"]["name"]: {
@@ -370,7 +376,7 @@ def scores(searches: dict[str, Any]) -> str:
             },
             "p50_ms": round(row["single"]["p50_ms"], 3),
         }
-        for row in reports_of("shipped")
+        for row in sorted(timed_together().values(), key=lambda row: int(row["size_bytes"]["graph"]))
         if row["bundle"]["name"] in names
     }
     return files.json_text(found, indent=2) + "\n"
@@ -521,11 +527,15 @@ def drawings() -> dict[str, readme_plot.Drawing]:
     """The plots by the names of their files: the recipes' students, and what ships, once that was timed."""
     students = report_files.merged(report_files.read(STUDENTS))
     peers, published = files.read_json(PEERS), files.read_json(PUBLISHED)["rows"]
-    names = [peer_table.BASELINE, *SHIPPED, *BESIDE]
-    return {
-        "students": readme_plot.of_reports(students, PLOTTED_SUITE),
-        "accuracy-latency": readme_plot.of_peers(peers, peer_table.BASELINE, names, published),
-    }
+    drawn = readme_plot.of_peers(
+        peers, peer_table.BASELINE, [peer_table.BASELINE, *SHIPPED, *BESIDE], published
+    )
+    # not timed beside the peers: as many times slower than the teacher in int8 as where both were timed
+    small, teacher = (timed_together()[name] for name in ("small", "teacher"))
+    [beside] = (row["time"]["p50_ms"] for row in peers["rows"] if row["name"] == TEACHER)
+    ms = beside * small["single"]["p50_ms"] / teacher["single"]["p50_ms"]
+    drawn["points"].append(readme_plot.point({**small, "single": {"p50_ms": ms}}, "sts7"))
+    return {"students": readme_plot.of_reports(students, PLOTTED_SUITE), "accuracy-latency": drawn}
 
 
 def runners(found: dict[str, Any]) -> str:
@@ -540,11 +550,12 @@ def runners(found: dict[str, Any]) -> str:
 def measured() -> dict[str, str]:
     """The tables of bench/RESULTS.md by name, from the reports of this folder's scripts."""
     trained = files.read_json(REPORTS / "overlap.json")["files"]
+    marked = partial(measured_tables.search_test, trained=trained)
     makers = {
         "processors": measured_tables.processors,
         "mteb": measured_tables.mteb,
-        "search-test": lambda found: measured_tables.search_test(found, trained),
-        "search-languages": lambda found: measured_tables.search_test(found, trained),
+        "search-test": marked,
+        "search-languages": marked,
         "search-slices": measured_tables.slices,
         "overlap": measured_tables.overlap,
         "runners": runners,
@@ -585,5 +596,8 @@ if __name__ == "__main__":
     changed += [
         name for name, (document, text) in generated().items() if readme_tables.update(document, text, name)
     ]
-    changed += [f"plot {name}" for name, drawn in drawings().items() if readme_plot.write(PLOTS, name, drawn)]
+    for name, drawn in drawings().items():
+        for theme in readme_plot.THEMES:
+            path = PLOTS / f"{name}-{theme}.svg"
+            changed += [path.name] * rewrite(path, readme_plot.svg(drawn, theme))
     print(f"updated: {', '.join(changed)}" if changed else "up to date")

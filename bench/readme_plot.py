@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.evaluation.report import Report, is_teacher, suites
 from edgedistill.evaluation.suites import FAMILIES
@@ -33,17 +32,6 @@ THEMES = {  # ink, soft text, grid lines, background, student, teacher
 Drawing = dict[str, Any]  # points and options, as accuracy_plot.js takes them
 
 
-def write(folder: Path, name: str, drawing: Drawing) -> bool:
-    """Write NAME-light.svg and NAME-dark.svg. Returns whether any of them changed."""
-    changed = False
-    for theme in THEMES:
-        path, drawn = folder / f"{name}-{theme}.svg", svg(drawing, theme)
-        if not path.is_file() or path.read_text(encoding="utf-8") != drawn:
-            files.write_text(path, drawn)
-            changed = True
-    return changed
-
-
 def reference(reports: list[Report]) -> Report | None:
     """The teacher that students are compared with, in fp32 where that was measured."""
     teachers = [report for report in reports if is_teacher(report)]
@@ -57,7 +45,7 @@ def of_reports(reports: list[Report], suite: str) -> Drawing:
     teacher = reference(measured)
     line = None if teacher is None else {"score": _score(teacher, suite), "text": ""}
     kind = measured[0]["quality"][suite]["kind"]
-    return _drawing([_point(report, suite) for report in measured], suite, FAMILIES[kind].title, line)
+    return _drawing([point(report, suite) for report in measured], suite, FAMILIES[kind].title, line)
 
 
 def of_peers(
@@ -122,7 +110,7 @@ def _key(names: tuple[str, ...]) -> str:
     return drawn
 
 
-def _point(report: Report, suite: str) -> dict[str, Any]:
+def point(report: Report, suite: str) -> dict[str, Any]:
     """A report as accuracy_plot.js takes it, without an interval; a teacher has the name of its model."""
     bundle, ms, size = report["bundle"], report["single"]["p50_ms"], report["size_bytes"]["graph"]
     name = bundle["name"]

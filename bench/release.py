@@ -60,7 +60,7 @@ def run(*command: object, given: str | None = None, folder: Path | None = None) 
 def write_parts(dist: Path, work: Path, version: str) -> dict[str, Path]:
     """{kind: file} of the parts that are added to dist/."""
     core = work / "core"
-    device.write(STUDENT, core, print)
+    device.write(STUDENT, core)
     packed = json.loads(run("npm", "pack", "--json", "--pack-destination", dist, folder=core))[0]["filename"]
     npm = (dist / packed).rename(dist / f"edgedistill-npm-{version}.tgz")
     archive = shutil.make_archive(str(dist / f"edgedistill-core-{version}"), "zip", core)

@@ -323,6 +323,7 @@ def recipes(
             lines += ["", group]
         shipped.append({"name": spec.name, "group": group, "about": spec.about})
         lines += wrapped(f"{spec.name:{width}}{spec.about}", width)
+    lines += ["", "To change one: edgedistill recipes NAME > mine.yaml"]
     return print_result({"recipes": shipped}, as_json, "\n".join(lines[1:]))
 
 
@@ -503,9 +504,9 @@ def adapt(
         *(student, texts, out, Path("runs"), column, other, minutes, steps),
         *(tuple(listed(precision)), overwrite, queries, second, began),
     )
-    for folder in (out, request.run, request.suite):
-        if not resume:
-            files.check_free(folder, "--out", overwrite)
+    marks = {out: "manifest.json", request.run: "run.json", request.suite: "suite.yaml"}
+    for folder, mark in marks.items() if not resume else ():
+        files.check_free(folder, "--out", overwrite, mark, "what adapt wrote")
     with _resumable(request.run, unfinished_run(request.run)):
         session = _session(data, device, remote_code)
         result = adapting.adapt(request, session, resume)
@@ -637,16 +638,13 @@ def export(
         from edgedistill import device
 
         named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
+        kept = " as it was (--overwrite writes it again)" * (folder.exists() and not overwrite)
+        result = (device.write if core else device.write_page)(named, folder, overwrite)
+        way_on = f"python -m http.server --bind 127.0.0.1 -d {folder} serves the page{kept}"
         if core:
-            files.check_free(core, option, overwrite, device.FILE, f"a folder with {device.FILE}")
-        result = device.write(named, folder, log) if core else device.write_page(named, folder, log)
-        way_on = (
-            f"{folder}/README.md says how to use it"
-            if core
-            else f"python -m http.server --bind 127.0.0.1 -d {folder} serves it"
-        )
-        print_result({"folder": str(folder), **result}, as_json, f"wrote {folder}; {way_on}")
-        return
+            way_on = f"{folder}/README.md says how programs use it"
+        text = f"wrote {folder}/{result['file']} ({result['size_bytes'] / 1e6:.1f} MB); {way_on}"
+        return print_result({"folder": str(folder), **result}, as_json, text)
     if mean and documents is None:
         raise UserError("--mean: works only with a pair; add --documents, or leave --mean out")
     if documents is not None and out is None:
@@ -719,8 +717,8 @@ def bench(
         "Measure nothing: compare two files that --out wrote. Exit code 1 where accuracy, size or speed "
         "fell beyond noise.",
     ),
-    drawn: Path | None = typer.Option(
-        None, "--from", metavar="FILE", help="Measure nothing: show the reports of a file that --out wrote."
+    drawn: Path | None = _value(
+        None, "FILE", "Measure nothing: show the reports of a file that --out wrote.", "--from"
     ),
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -738,7 +736,13 @@ def bench(
         option = "--compare" if drawn is None else "--from"
         raise UserError(f"{option}: measures nothing, but {bundles[0]} is named too; leave one of them out")
     if drawn is not None:
-        return _drawn(drawn, html, as_json)
+        from edgedistill.evaluation import page, report, tables
+
+        reports = report.read(drawn)
+        if html is not None:
+            page.write(html, reports)
+        result = {"schema": report.SCHEMA, "reports": list(map(report.without_samples, reports))}
+        return print_result(result, as_json, tables.terminal(reports))
     if compare is not None:
         from edgedistill.evaluation import comparison
 
@@ -757,17 +761,6 @@ def bench(
     runners = [*(runner or [speed.OWN]), *(on or [])]
     result = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
     return print_result(result, as_json)
-
-
-def _drawn(file: Path, html: Path | None, as_json: bool) -> None:
-    """Show the reports of a file as a table and a page."""
-    from edgedistill.evaluation import page, report, tables
-
-    reports = report.read(file)
-    if html is not None:
-        page.write(html, reports)
-    result = {"schema": report.SCHEMA, "reports": [report.without_samples(made) for made in reports]}
-    print_result(result, as_json, tables.terminal(reports))
 
 
 @_command("edgedistill embed nano questions.csv --column question --out questions.npy")
@@ -821,7 +814,7 @@ def embed(
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
-@_command("edgedistill search 'how do I reset it?' docs")
+@_command('edgedistill search "how do I reset it?" docs')
 def search(
     question: str = _positional(..., "QUESTION", "What to look for, in quotes. It comes first."),
     places: list[str] | None = _positional(
@@ -850,7 +843,7 @@ def search(
     from edgedistill.data import bm25
     from edgedistill.runtime.bundle import load
 
-    name, paths, question = search_files.arguments(question, places or [])
+    name, paths = search_files.arguments(places or [])
     opened = load(name, threads=threads)
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     result = search_files.search(opened, request, _session(quiet=as_json))

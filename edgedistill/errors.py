@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -56,7 +57,6 @@ class DiskFull(UserError):
 
 
 DEBUG = "EDGEDISTILL_DEBUG"  # an environment variable: the command line prints the traceback of every error
-OWN_CACHE = ".cache/edgedistill"  # in the path of every file of the usual cache
 SPACE = "free some space, or choose another place"
 FULL_DISK = {  # errno: what has run out
     errno.ENOSPC: "no space left on the device",
@@ -116,7 +116,7 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
         # filename2 is where something was to be moved or linked
         place = place or getattr(error, "filename2", None) or getattr(error, "filename", None)
         if place:
-            of_cache = " (EDGEDISTILL_CACHE names one)" * (OWN_CACHE in str(place))
+            of_cache = " (EDGEDISTILL_CACHE names one)" * str(place).startswith(str(own_cache()))
             return kind(f"{place}: {fact}; {_WAYS_OUT[number]}{of_cache}")
         return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
     if wants_memory(error):
@@ -132,6 +132,13 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
             f"{first_line(error)}; correct what it names ({DEBUG}=1 shows where)"
         )  # a library's: hub, model, archive
     return None
+
+
+def own_cache() -> Path:
+    """The cache of this machine: $EDGEDISTILL_CACHE, where that is no address in an object store, otherwise
+    ~/.cache/edgedistill."""
+    cache_place = os.environ.get("EDGEDISTILL_CACHE") or "://"
+    return Path(os.path.expanduser("~/.cache/edgedistill") if "://" in cache_place else cache_place)
 
 
 def wants_memory(error: BaseException) -> bool:
@@ -186,7 +193,8 @@ class Problems:
 
 
 MEANT = {"gpu": "cuda"}  # what others call it: ours
-MAX_NAMES = 30  # listed in full, such as the keys of a section of a recipe; more do not help in one line
+MAX_NAMES = 30  # listed in full, such as the keys of a section of a recipe; of more only the closest
+FEW_NAMES = 5
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
@@ -198,11 +206,13 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     written = shown(name)
     if not names:
         return f"no {what} {written}; there is none to choose from"
-    near = difflib.get_close_matches(MEANT.get(str(name), str(name)), names, n=1)
+    near = difflib.get_close_matches(MEANT.get(str(name), str(name)), names, n=FEW_NAMES)
     if len(names) == 1 and not near:
         return f"no {what} {written}; choose {names[0]}"
+    few = names if len(names) <= MAX_NAMES else near or names[:FEW_NAMES]
+    more = f" and {len(names) - len(few)} more" * (len(few) < len(names))
     hint = f"did you mean {near[0]!r}? " if near else "choose one: "
-    return f"no {what} {written}; {hint}({closest_names(str(name), names)})"
+    return f"no {what} {written}; {hint}({', '.join(few)}{more})"
 
 
 def shown(value: object, most: int = 100, quoted: bool = True) -> str:
@@ -221,16 +231,6 @@ def escaped(text: str) -> str:
 def quote(text: str) -> str:
     """A text in double quotes, shortened to fit a line, with invisible characters escaped."""
     return f'"{escaped(text[:40])}{"…" if len(text) > 40 else ""}"'
-
-
-def closest_names(name: str, known: Iterable[str]) -> str:
-    """The known names separated by commas; of more than MAX_NAMES only the closest to `name`, and how many
-    others there are."""
-    names = sorted(known)
-    if len(names) <= MAX_NAMES:
-        return ", ".join(names)
-    close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
-    return f"{', '.join(close)} and {len(names) - len(close)} more" if close else f"{len(names)} names"
 
 
 def counted(number: int, noun: str) -> str:

@@ -86,13 +86,6 @@ def portable(name: str) -> str:
     return name
 
 
-def own_cache() -> Path:
-    """The cache of this machine: $EDGEDISTILL_CACHE, where that is no address in an object store, otherwise
-    ~/.cache/edgedistill."""
-    cache_place = os.environ.get("EDGEDISTILL_CACHE") or "://"
-    return Path.home() / ".cache" / "edgedistill" if "://" in cache_place else Path(cache_place)
-
-
 def sha256_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedistill import files
-from edgedistill.errors import FULL_DISK, UserError, first_line, installing, require, unknown_name
+from edgedistill.errors import FULL_DISK, UserError, first_line, installing, own_cache, require, unknown_name
 
 PLACES = ".object-stores"  # in the cache: protocol/bucket/path of what is there
 EXTRA = "remote"
@@ -57,7 +57,7 @@ def place_of(name: str | Path) -> Path:
     parts = path.rstrip("/").split("/")
     if {"..", ".", ""} & set(parts):
         raise UserError(f"{name}: not the address of a file or folder; write s3://bucket/path")
-    return Path(files.own_cache(), PLACES, protocol, *parts)
+    return Path(own_cache(), PLACES, protocol, *parts)
 
 
 def address_of(place: Path) -> str:

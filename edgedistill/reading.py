@@ -13,6 +13,12 @@ from edgedistill.errors import counted, escaped, shown
 LONGEST = 60  # letters of a reason on the line that a command logs; its JSON has all
 
 
+def endings(counts: Iterable[Counter[str]]) -> str:
+    """The commonest endings of files in folders, with their numbers."""
+    commonest = sum(counts, Counter()).most_common(6)
+    return ", ".join(f"{count:,} {ending}" for ending, count in commonest)
+
+
 @dataclass
 class Reading:
     """Filled while files are read; a command logs `line` at its end and has `report` in its JSON."""
@@ -23,7 +29,7 @@ class Reading:
     columns: dict[str, list[str]] = field(default_factory=dict)  # table -> its columns, where none was named
     # file -> what -> which of it
     not_read: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
-    other_types: Counter[str] = field(default_factory=Counter)  # ending -> how many files in folders
+    other_types: dict[str, Counter[str]] = field(default_factory=dict)  # folder -> ending -> how many
     rows_left_out: Counter[str] = field(default_factory=Counter)  # reason -> how many, of what is trained on
     texts_cut: int = 0
     tokens_cut: int = 0
@@ -38,9 +44,7 @@ class Reading:
         self.added[key] = other
         for name, value in other.items():
             before = getattr(self, name)
-            if name == "other_types":  # of the same folders, under each key
-                self.other_types |= value
-            elif isinstance(before, Counter):
+            if isinstance(before, Counter):
                 before.update(value)
                 before.subtract(earlier.get(name, {}))
             elif isinstance(before, dict):
@@ -86,16 +90,14 @@ class Reading:
             for name, all in self.not_read.items()
         }
         line = [f"read {counted(self.files, 'file')}"]
-        if self.other_types:
-            endings = ", ".join(f"{count:,} {ending}" for ending, count in self.other_types.most_common(6))
-            line.append(f"other types, not read: {endings}")
+        if others := endings(self.other_types.values()):
+            line.append(f"other types, not read: {others}")
         for what, entries in (("skipped", self.skipped), ("read in part", parts)):
             for name, reason in [*entries.items()][:1]:
                 more = ", …" * (len(entries) > 1)
                 line.append(f"{what} {len(entries):,}: {name} ({shown(reason, LONGEST, quoted=False)}){more}")
-        if left_out := self.rows_left_out.total():
-            reasons = (f"{count:,} {reason}" for reason, count in self.rows_left_out.items() if count)
-            line.append(f"{counted(left_out, 'row')} left out: {', '.join(reasons)}")
+        if left_out := ", ".join(f"{count:,} {why}" for why, count in self.rows_left_out.items() if count):
+            line.append(f"rows left out: {left_out}")
         if self.texts_cut:
             texts = counted(self.texts_cut, "text")
             line.append(f"{texts} cut at the encoder's limit, {counted(self.tokens_cut, 'token')} not read")

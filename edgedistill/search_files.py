@@ -26,18 +26,20 @@ from edgedistill.runtime.similarity import similarity
 from edgedistill.session import QUIET, Session, progress_bar, wrapped
 
 STUDENT = "nano"  # unless another is named
-EXAMPLE = "edgedistill search 'how do I reset it?' docs"
-CHUNK_TEXTS = 256  # embedded between two reports of progress
+EXAMPLE = 'edgedistill search "how do I reset it?" docs'
+CHUNK = 256  # texts that are embedded between two reports of progress; fewer texts or files have none
 OF_TOKENS = [("cut", "i4"), ("unknown", "i4"), ("alone", "?")]  # see Bundle.not_read
 FORMAT = 4  # part of every cache key: raise it when what is kept changes
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
 BEGUN = 6  # words by which a part of a paragraph is found in its file, and what may stand between two
 BETWEEN = r"(?:<[^<>]*>|[^\w<])+"
 MOST_LINES = 10_000  # of a paragraph
-PLACES = 2  # of equal texts, that are printed too
+SHOWN = 2  # of equal texts, that are printed too
 INDENT, LINES = 5, 3  # of a text that is printed
 KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
 PRECISION = "int8"  # in which embeddings are kept: a quarter of float32's bytes, for nearly the same ranking
+
+Places = dict[str, list[tuple[Path, int]]]  # text -> where it stands: file, and line, row or item
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Search:
     weight: float = bm25.WEIGHT
 
 
-def arguments(question: str, words: list[str]) -> tuple[str, list[str], str]:
-    """The student, the paths and the question of a command line: one of the words may be a student, the
+def arguments(words: list[str]) -> tuple[str, list[str]]:
+    """The student and the paths of a command line behind the question: one of the words may be a student, the
     others are paths; without paths this folder is searched. Raises UserError for several students, and for
     words among which the question seems to be."""
     students = [word for word in words if bundle_location.find(word)]
@@ -67,12 +69,12 @@ def arguments(question: str, words: list[str]) -> tuple[str, list[str], str]:
     unknown = [
         word
         for word in paths
-        if not (set("*?[") & {*word} or os.path.exists(word) or object_store.is_address(word))
+        if not (files.is_glob(word) or os.path.exists(word) or object_store.is_address(word))
     ]
     if unknown[1:] or " " in "".join(unknown):
         fact = f"{', '.join(map(repr, unknown))}: no files, folders or students"
         raise UserError(f"edgedistill search: {fact}; put the question first and in quotes: {EXAMPLE}")
-    return (*students, STUDENT)[0], paths or ["."], question
+    return (*students, STUDENT)[0], paths or ["."]
 
 
 def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[str, Any]:
@@ -90,7 +92,7 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     if not question:
         raise UserError("the question is empty; give one, in quotes")
     reading = Reading()  # of this question alone
-    places = _read(request, opened, reading)
+    places = _read(request, opened, session, reading)
     texts = list(places)
     asked = opened.tokenize([question], "query")
     reading.tokens(opened.not_read([question], asked, "query"))
@@ -117,29 +119,38 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
         place |= {"text": texts[at], "also": also}
         numbers = {"score": scores, "cosine": cosines, "bm25": words}
         results.append(place | {name: round(float(values[0, at]), 4) for name, values in numbers.items()})
-    about = {"read": reading.report, "texts": len(texts), "embedded": embedded}
-    close = None if len(texts) < bm25.FEW else bool(best >= least)
-    return {**about, "ranked_by": ranked_by, "close": close, "results": results}
+    return {
+        "read": reading.report,
+        "texts": len(texts),
+        "embedded": embedded,
+        "ranked_by": ranked_by,
+        "close": None if len(texts) < bm25.FEW else bool(best >= least),
+        "results": results,
+    }
 
 
-def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, list[tuple[Path, int]]]:
+def _read(request: Search, encoder: Bundle, session: Session, reading: Reading) -> Places:
     """The distinct texts of all files, with the files and the lines or rows of each. What a folder or a glob
     stands for and cannot be read is skipped."""
-    located = dict[str, list[tuple[Path, int]]]()
+    located = Places()
     named = file_patterns.named(request.paths, None)
-    for path in file_patterns.matching_files(request.paths, Path(), "search", reading):
-        try:
-            passages = list(_passages(path, request, encoder, reading))
-            if not passages:
-                raise UserError(f"{path}: no text found; give other files")
-        except (UserError, OSError) as problem:
-            if str(path) in named:
-                raise
-            reading.skip(str(path), problem)
-            continue
-        reading.files += 1
-        for number, text in passages:
-            located.setdefault(text, []).append((path, number))
+    paths = file_patterns.matching_files(request.paths, Path(), "search", reading)
+    shown = session if len(paths) > CHUNK else QUIET
+    with progress_bar(len(paths), shown.progress, "reading", "files", shown.log) as advance:
+        for path in paths:
+            advance(1)
+            try:
+                passages = list(_passages(path, request, encoder, reading))
+                if not passages:
+                    raise UserError(f"{path}: no text found; give other files")
+            except (UserError, OSError) as problem:
+                if str(path) in named:
+                    raise
+                reading.skip(str(path), problem)
+                continue
+            reading.files += 1
+            for number, text in passages:
+                located.setdefault(text, []).append((path, number))
     if not located:
         problems = [f"{path}: {reason}" for path, reason in list(reading.skipped.items())[:3]]
         raise UserError(*problems, f"{' '.join(request.paths)}: no text found; give other files")
@@ -202,12 +213,11 @@ def _kept_embeddings(
     if cached_folder.intact(folder, session.log):
         known = {bytes(entry["text"]): entry for entry in np.load(folder / "embeddings.npy")}
     new = [key for key in hashed if key not in known]
-    shown = session if len(new) > CHUNK_TEXTS else QUIET
-    shown.log(f"embedding {len(new):,} new texts of {len(texts):,}; the next search finds them in the cache")
+    shown = session if len(new) > CHUNK else QUIET
     try:
-        with progress_bar(len(new), shown.progress, log=shown.log) as advance:
-            for start in range(0, len(new), CHUNK_TEXTS):
-                chunk = new[start : start + CHUNK_TEXTS]
+        with progress_bar(len(new), shown.progress, "embedding", "new texts", shown.log) as advance:
+            for start in range(0, len(new), CHUNK):
+                chunk = new[start : start + CHUNK]
                 chosen = [hashed[key] for key in chunk]
                 ids = encoder.tokenize(chosen, "document")
                 with as_options({"^precision: ": f"{encoder.manifest['name']}: "}):
@@ -247,7 +257,7 @@ def table(answer: dict[str, Any]) -> str:
         if result["bm25"] and numbers.endswith(" 0.00"):  # a word of the question is there
             numbers = f"{numbers[:-4]}<.01"
         lines.append(f"{rank:3}{numbers}  {file}:{number}")
-        lines += [f"{'':{INDENT}}also {':'.join(map(str, place.values()))}" for place in also[:PLACES]]
-        lines += [f"{'':{INDENT}}and {counted(len(also) - PLACES, 'place')} more"] if also[PLACES:] else []
+        lines += [f"{'':{INDENT}}also {':'.join(map(str, place.values()))}" for place in also[:SHOWN]]
+        lines += [f"{'':{INDENT}}and {counted(len(also) - SHOWN, 'place')} more"] if also[SHOWN:] else []
         lines += wrapped(" " * INDENT + escaped(text.replace("\n", " · ")), INDENT, LINES)
     return "\n".join(lines)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgedistill import object_store
-from edgedistill.errors import UserError
-from edgedistill.files import own_cache
+from edgedistill.errors import UserError, own_cache
 from edgedistill.reading import Reading
 
 LOG_INTERVAL_S = 10.0  # at least, between two lines of progress

@@ -20,6 +20,7 @@ TEXT = "How do I reset my password?"
 CALLS = 200
 EXTRAS = {  # what is installed with each
     "search": "bm25s",
+    "mteb": "mteb",
     "documents": "pypdf",
     "server": "uvicorn",
     "train": "torch",
@@ -59,15 +60,14 @@ def table(state: Json) -> str:
     size = sum(state["caches"].values()) / 1e6
     rows = {
         "version": f"{state['version']}; Python {versions['python']}, onnxruntime {versions['onnxruntime']}",
-        "processor": f"{here['cpu']}, {here['usable_cores']} cores",
-        "precision": f"{first}. Without {first}, a bundle runs in the first that it has of "
-        f"{', '.join(others)}",
-        "because": "the processor's instructions for products of 8-bit integers: "
-        f"{', '.join(state['int8_products']) or 'none'}",
+        "processor": f"{here['cpu']}, {here['usable_cores']} cores; instructions for products of 8-bit "
+        f"integers: {', '.join(state['int8_products']) or 'none'}",
+        "precision": f"{first}, the fastest on such a processor. Without {first}, a bundle runs in the first "
+        f"that it has of {', '.join(others)}",
         "speed": f"{state['p50_ms']:.2f} ms for a short text with {STUDENT} on 1 thread",
         "extras": ", ".join(name if has else f"{name} (missing)" for name, has in state["extras"].items()),
         "to add": installing("NAME"),
-        "cache": f"{state['cache']}, {size:,.1f} MB. You may delete it, or any folder in it:",
+        "cache": f"{state['cache']}, {size:,.1f} MB. You may delete it, or folders in it",
     }
     lines = [line for title, text in rows.items() for line in wrapped(f"{title:11}{text}", 11)]
     lines += [f"{'':11}{name:14}{size / 1e6:>9,.1f} MB" for name, size in state["caches"].items()]

@@ -76,12 +76,13 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     assert measured["tasks"]["made"]["ndcg_at_10"] == pytest.approx(
         found["search"]["made"]["ndcg_at_10"]["after"]
     )
-    assert isinstance(CliRunner().invoke(cli.app, arguments).exception, UserError), (
-        "an earlier bundle is not replaced unasked"
-    )
+    for more in [], ["--overwrite", "--out", str(data)]:
+        assert isinstance(CliRunner().invoke(cli.app, arguments + more).exception, UserError), (
+            "neither an earlier bundle unasked, nor ever a folder of something else is replaced"
+        )
     assert found["after"]["agreement"] > found["before"]["agreement"]
     assert found["better"] == (found["after"]["score"] > found["before"]["score"] + judge.RESOLUTION)
-    assert found["verdict"].startswith(("better: +", "no meas") if found["better"] else "no better")
+    assert found["verdict"].endswith(f" after {found['steps']} training steps")
     assert found["search"]["made"]["queries"] < 50 and "agreement" in found["verdict"]  # too few to judge by
     assert opened.recipe.student.weights == "bundle" and opened.info["weights"]["bundle"] == "bundle"
     rows: Any = opened.recipe.rows
@@ -118,9 +119,9 @@ def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_
         str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=other, steps=60
     )
     found = adapting.adapt(request, session)
-    *_, search, blank, verdict = found["report"].splitlines()
-    assert not blank
-    assert verdict == found["verdict"] and shlex.split(search)[-2:] == [
+    commands, _, verdict = found["report"].rpartition("\n\n")
+    assert verdict.replace("\n", " ") == found["verdict"]
+    assert shlex.split(commands.splitlines()[-1])[-2:] == [
         str(session.data / "own.txt"),
         found["bundle"],
     ]
@@ -329,7 +330,6 @@ def test_pairs_are_trained_on_and_held_out_by_query(world: World, student: Path,
     own, made = found["search"]["own"], found["search"]["made"]
     assert own["queries"] == 5 and made["queries"] == 10, "one of each held-out text"
     assert set(own["ndcg_at_10"]) == {"before", "after", "teacher"}
-    assert all(0 <= each <= 1 for each in own["ndcg_at_10"].values())
     assert own["bm25"] > 0.1, "words of the text itself find it"
     assert "too few to tell" in found["report"] and "with BM25" in found["report"]
 

@@ -443,15 +443,14 @@ def test_the_readmes_plots_are_those_of_the_reports():
     for name, page in pages.items():
         for theme in readme_plot.THEMES:
             path = script["PLOTS"] / f"{name}-{theme}.svg"
-            if name in drawings:
-                drawn = readme_plot.svg(drawings[name], theme)
-                assert path.read_text(encoding="utf-8") == drawn, "run make docs"
+            drawn = readme_plot.svg(drawings[name], theme)
+            assert path.read_text(encoding="utf-8") == drawn, "run make docs"
             assert f"plots/{path.name}" in (ROOT / page).read_text(encoding="utf-8")
 
 
 # Syntax nodes, which short functions on long lines do not hide. Who raises one says in the commit what the
 # user gets for it; who removes code lowers it.
-NODES = {("edgedistill",): 237_100, ("tests",): 237_400, ("bench", "export"): 75_000}
+NODES = {("edgedistill",): 237_100, ("tests",): 237_400, ("bench", "export"): 75_050}
 
 
 @pytest.mark.parametrize("folders", NODES, ids="+".join)

@@ -185,9 +185,9 @@ def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, sessi
     assert (first["embedded"], again["embedded"], again["texts"]) == (6, 1, 6)
     assert asked(nano, ["docs", "docs/*.?sv"], session, "another question")["embedded"] == 0
     assert {each["file"] for each in again["results"]} >= {"docs/moved.csv"}
-    monkeypatch.setattr(search_files, "CHUNK_TEXTS", 1)
+    monkeypatch.setattr(search_files, "CHUNK", 1)
     (docs / "lines.txt").write_text("A cow sleeps.\nThe bus leaves at nine.\n")
-    logged = Mock(side_effect=[None, KeyboardInterrupt])  # in the first report of progress
+    logged = Mock(side_effect=[None, None, KeyboardInterrupt])  # as the first texts are embedded
     with pytest.raises(KeyboardInterrupt):
         asked(nano, ["docs", "docs/*.?sv"], replace(session, log=logged))
     assert asked(nano, ["docs", "docs/*.?sv"], session)["embedded"] == 1
@@ -207,8 +207,6 @@ def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, sessi
         (["docs/picture.png"], "q", "docs/picture.png: no file type '.png'"),
         (["docs/binary.txt"], "q", "docs/binary.txt: binary, or UTF-16 without a byte order mark"),
         (["docs/other.tsv"], "q", "docs/other.tsv: no column with words; name one"),
-        (["docs/.git/none"], "q", "search: 'docs/.git/none': no such file or folder; give"),
-        (["docs/pic*"], "q", "docs/picture.png: no file type '.png'"),
         (["docs/empty*"], "q", "docs/empty.txt: no text found"),
     ],
 )
@@ -287,7 +285,6 @@ def test_the_command(docs: Path, tmp_path, monkeypatch):
     page = " · ".join(line.removeprefix("# ") for line in PAGE.split("\n") if line)
     assert "".join(lines[2:4]).replace(" ", "") == page.replace(" ", "")
     assert lines[4].split()[::4] == ["2", "docs/rows.csv:2"] and len(lines) == 6
-    assert all(len(line) <= 100 for line in lines)
     read, ranked = told.stderr.splitlines()
     assert read == "read 2 files; read in part 1: docs/rows.csv (columns: id); --json names all"
     assert ranked == "ranked by cosine above the mean + 2 × BM25"
@@ -300,15 +297,13 @@ def test_the_command(docs: Path, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("money", ("nano", ["."], "money")),
-        ("money|docs|micro:int8|.", ("micro:int8", ["docs", "."], "money")),
-        ("multi|docs/*.md|nano", ("nano", ["docs/*.md"], "multi")),
-        ("is *this* it? " * 40, ("nano", ["."], "is *this* it? " * 40)),
+        ("", ("nano", ["."])),
+        ("docs|micro:int8|.", ("micro:int8", ["docs", "."])),
+        ("docs/*.md|nano|none/*", ("nano", ["docs/*.md", "none/*"])),
     ],
 )
-def test_the_question_comes_first(docs: Path, line: str, expected: object):
-    question, *words = line.split("|")
-    assert search_files.arguments(question, words) == expected
+def test_what_stands_behind_the_question(docs: Path, line: str, expected: object):
+    assert search_files.arguments(line.split("|") if line else []) == expected
 
 
 def test_a_long_text_is_cut_to_three_lines(monkeypatch):

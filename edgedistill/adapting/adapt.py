@@ -21,7 +21,7 @@ from edgedistill.fitting.judge import Judge
 from edgedistill.fitting.queries import Queries
 from edgedistill.precisions import known_precisions
 from edgedistill.runtime import bundle
-from edgedistill.session import Session
+from edgedistill.session import Session, wrapped
 from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import device_of, flush_denormals
 from edgedistill.training import cache_passes, train
@@ -86,18 +86,19 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     }
     searched = queries.compared(asked, encoders, "after", session)
     measured = {"before": before, "after": after, "teacher": teacher}
+    steps = sum(stage["steps"] for stage in info["stages"])
     result = {
         "recipe": str(request.run / "recipe.yaml"),
         "run": str(request.run),
         "bundle": str(request.out),
         "suite": str(request.suite / "suite.yaml") if asked else None,
         "texts": info["corpus"]["texts"],
-        "steps": sum(stage["steps"] for stage in info["stages"]),
+        "steps": steps,
         "data": str(session.data),
         "seconds": round(time.perf_counter() - request.began, 1),
         **measured,
         "better": better,
-        "verdict": judge.verdict(before, after, teacher),
+        "verdict": judge.verdict(before, after, teacher, steps),
         "search": searched,
     }
     compared = [request.student] if isinstance(source, bundle_run.BundleRun) else []
@@ -149,4 +150,9 @@ def _next(request: Request, result: dict[str, Any], compared: list[str]) -> list
     places = request.texts if data == "." else [os.path.join(data, text) for text in request.texts]
     commands = [["bench", *compared, bundle, "--suite", suite]] if suite else []
     commands.append(["search", "your question", *places, bundle])
-    return ["", *(shlex.join(["edgedistill", *command]) for command in commands), "", result["verdict"]]
+    return [
+        "",
+        *(shlex.join(["edgedistill", *command]) for command in commands),
+        "",
+        *wrapped(result["verdict"]),
+    ]

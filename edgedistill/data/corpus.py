@@ -24,7 +24,7 @@ from edgedistill import files, object_store, recipe
 from edgedistill.data import added_texts, deduplicate, file_patterns, input_file, readers
 from edgedistill.data.cached_folder import RECORD, cached_folder, check_uncut, intact, mapped, written
 from edgedistill.data.deduplicate import Row, Spool
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, counted
 from edgedistill.files import Json
 from edgedistill.reading import Reading
 from edgedistill.runtime.bundle_location import DOCUMENTATION
@@ -238,20 +238,16 @@ class Making:
         session = self.session
         return file_patterns.matching_files(patterns, session.data, f"{self.place}.exclude", session.reading)
 
-    def folder(self, folder: Path, write: Callable[[Spool, Path], Json], whole: bool = False) -> Path:
+    def folder(self, folder: Path, write: Callable[[Spool, Path], str], whole: bool = False) -> Path:
         """The cached folder of the rows. `write` writes the usable lines into a new one, or with `whole` all
-        of them, and returns how many were `read` and `kept`, and how many are to be `trained` on."""
+        of them, and returns what the log says of these: how many were kept, and how many of them are held
+        out."""
 
         def fill(new: Path) -> None:
-            names = self.tables[0].name + (", …" if len(self.tables) > 1 else "")
-            self.session.log(f"{self.place}: reading {names}")
+            self.session.log(f"{self.place}: reading {counted(len(self.tables), 'source')}")
             spool = self.gathered(new, whole)
-            counts = write(spool, new)
+            self.session.log(f"{self.place}: {spool.read:,} read, {write(spool, new)} held out")
             spool.path.unlink()
-            self.session.log(
-                f"{self.place}: {counts['read']:,} read, {counts['kept']:,} kept, of these "
-                f"{counts['kept'] - counts['trained']:,} held out"
-            )
 
         return cached_folder(folder, fill, self.session.log)
 
@@ -355,13 +351,15 @@ def build(
     making = Making(spec, session, seed, measured, exclude, place, list(tables))
     general = files.sha256_file(files.GENERAL_CORPUS) if spec.documentation_texts else ""
 
-    def write(spool: Spool, folder: Path) -> Json:
+    def write(spool: Spool, folder: Path) -> str:
         if reading.skipped and not reading.files:
             raise UserError(*(f"{name}: {reason}" for name, reason in islice(reading.skipped.items(), 3)))
         meta = {**_write_split(making, spool, folder), "read": spool.read}
         reading.rows_left_out.update(+spool.left_out)
         files.write_json(folder / "corpus.json", meta | {"reading": reading.report})
-        return {**meta, "kept": meta["texts"]}
+        of_each = (f"{each['texts']:,} {each['name']}, " for each in meta["sources"][len(making.tables) :])
+        held_out = meta["texts"] - meta["trained"]
+        return f"{meta['texts']:,} texts kept, of these {''.join(of_each)}{held_out:,}"
 
     folder = session.cache / "corpora" / making.key({"seed", "licences"}, general)
     built = Corpus(making.folder(folder, write))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from edgedistill import files, object_store
 from edgedistill.data import input_file
 from edgedistill.errors import UserError
-from edgedistill.reading import Reading
+from edgedistill.reading import Reading, endings
 
 
 def matching_files(
@@ -48,7 +49,7 @@ def missing(path: Path, reading: Reading) -> str:
     name beside it that may be meant."""
     if os.path.isdir(path):
         fact = f"no texts in this folder ({', '.join(input_file.KINDS)})"
-        others = ", ".join(f"{count:,} {ending}" for ending, count in reading.other_types.items())
+        others = endings([reading.other_types[str(path)]])
         return f"{fact}, but {others}" if others else fact
     try:
         known = os.listdir(path.parent)
@@ -82,7 +83,7 @@ def expanded(path: Path, reading: Reading | None = None) -> list[Path]:
 def in_data(name: str, data: Path | None, place: str) -> Path:
     """A path or glob, where a relative one starts from the folder `data`. Raises UserError where there is
     none."""
-    if data is None and not Path(name).is_absolute():
+    if data is None and is_relative(name):
         raise UserError(
             f"{place}: {name!r} is relative, and there is no data folder; give --data DIR or set "
             "EDGEDISTILL_DATA"
@@ -114,12 +115,13 @@ def texts_below(folder: Path, reading: Reading) -> list[Path]:
     are to be converted first are among them, so that their reader names them. `reading` is told how many
     others there are, by their endings."""
     texts = list[Path]()
+    others = reading.other_types[str(folder)] = Counter()
     for path in _files(folder, ("**",), reading):
         name = path.name.lower().removesuffix(".gz")
         if name.endswith(input_file.NAMED):
             texts.append(path)
         else:
-            reading.other_types[os.path.splitext(name)[1] or "without ending"] += 1
+            others[os.path.splitext(name)[1] or "without ending"] += 1
     return sorted(texts)
 
 

@@ -155,7 +155,7 @@ def build(
     tables = tables_of(spec, session.data, place, whole, session.reading)
     making = Making(spec, session, seed, measured, exclude, place, list(tables))
 
-    def write(spool: Spool, folder: Path) -> Json:
+    def write(spool: Spool, folder: Path) -> str:
         kept = np.arange(spool.offsets[-1]) if whole else making.sampled(spool)
         if len(kept) == 0:
             known = "".join(f", {count:,} {reason}" for reason, count in (+spool.left_out).items())
@@ -164,7 +164,7 @@ def build(
                 "and exclude"
             )
         trained = _write(making, spool, kept, folder, whole)
-        return {"read": spool.read, "kept": len(kept), "trained": trained}
+        return f"{len(kept):,} rows kept, of these {len(kept) - trained:,}"
 
     rows = Rows.open(making.folder(session.cache / "rows" / making.key(NOT_READ, whole), write, whole))
     session.reading.add(making.files, rows.reading)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from edgedistill import files, machine
 from edgedistill.device.student_file import FILE, content
-from edgedistill.errors import CheckFailed, UserError
+from edgedistill.errors import CheckFailed, UserError, own_cache
 from edgedistill.files import Json
 from edgedistill.runtime import bundle
 
@@ -104,7 +104,7 @@ def program(architecture: str) -> Path:
     target = TARGETS[architecture]
     sources = [core / name for name in ("bench.c", "edgedistill.c", "edgedistill.h")]
     key = files.cache_key(sources=[files.sha256_file(source) for source in sources])
-    built = files.own_cache() / "bench" / f"{architecture}-{key}"
+    built = own_cache() / "bench" / f"{architecture}-{key}"
     if built.exists():
         return built
     compiler = next(_compilers(architecture, target), None)

@@ -33,7 +33,6 @@ from edgedistill.runtime import bundle, bundle_location, golden_file
 from edgedistill.runtime.graph_weights import GraphWeights, Stored
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.session import Log
 
 MAGIC = b"edstudnt"
 VERSION = 6
@@ -53,46 +52,46 @@ PADDED = 16
 RUNTIME = "run its bundle with onnxruntime, see export/README.md"
 
 
-def write(name: str, out: Path, log: Log) -> Json:
+def write(name: str, out: Path, overwrite: bool = False) -> Json:
     """Write a bundle as one file for the core, at `out`/student.bin beside its source, atomically.
 
-    Returns {name, precision, size_bytes}. Raises UserError for a bundle that the core has no place for, by
-    the name of what it lacks.
+    Returns {name, file, size_bytes, precision}. Raises UserError for a bundle that the core has no place for,
+    by the name of what it lacks.
     """
-    files.check_free(out, "name", True, FILE, f"a folder with {FILE}")
+    files.check_free(out, "--core", overwrite, FILE, f"a folder with {FILE}")
     with bundle.load(name, threads=1) as opened:
         data = content(opened)
     source = files.shipped_folder("runner") / "core"
     with files.new_folder(out) as temporary:
         shutil.copytree(source, temporary, dirs_exist_ok=True)
         files.write_bytes(temporary / FILE, data)
-    log(f"{FILE}: {len(data) / 1e6:.2f} MB")
-    return {"name": opened.manifest["name"], "precision": opened.precision, "size_bytes": len(data)}
+    name, precision = opened.manifest["name"], opened.precision
+    return {"name": name, "file": FILE, "size_bytes": len(data), "precision": precision}
 
 
-def write_page(name: str, out: Path, log: Log) -> Json:
-    """Write export/web's page with the core and a bundle as one file below students/, atomically; where `out`
-    is such a page, the students that it has stay in it.
+def write_page(name: str, out: Path, overwrite: bool = False) -> Json:
+    """Write export/web's page with the core and a bundle as one file below students/, atomically. Where `out`
+    is such a page, only the student is added, and what its user has edited stays; `overwrite` writes the page
+    again.
 
     Returns {name, file, size_bytes, languages}. Raises UserError as `write`.
     """
     files.check_free(out, "--web", True, STUDENTS, f"a page with {STUDENTS}")
     with bundle.load(name, threads=1) as opened:
         data = content(opened)
-        said = _about(opened.encoders[0]) | {"name": opened.manifest["name"]}
-    file = f"students/{re.sub(r'[^A-Za-z0-9_.-]', '-', said['name'])}.bin"
-    row = {"name": said["name"], "file": file, "size_bytes": len(data), "languages": said["languages"]}
+        name, languages = opened.manifest["name"], _about(opened.encoders[0])["languages"]
+    file = f"students/{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}.bin"
+    row = {"name": name, "file": file, "size_bytes": len(data), "languages": languages}
     others = files.read_json(out / STUDENTS) if out.exists() else []
     runners = files.shipped_folder("runner")
     with files.new_folder(out) as temporary:
-        shutil.copytree(runners / "web", temporary, ignore=NOT_SERVED, dirs_exist_ok=True)
-        shutil.copytree(runners / "core", temporary / "core", ignore=NOT_LOADED)
-        (temporary / "students").mkdir()
-        for other in others:
-            shutil.copyfile(out / other["file"], temporary / other["file"])
+        if out.exists():
+            shutil.copytree(out, temporary, symlinks=True, dirs_exist_ok=True)
+        if overwrite or not out.exists():
+            shutil.copytree(runners / "web", temporary, ignore=NOT_SERVED, dirs_exist_ok=True)
+            shutil.copytree(runners / "core", temporary / "core", ignore=NOT_LOADED, dirs_exist_ok=True)
         files.write_bytes(temporary / file, data)
         files.write_json(temporary / STUDENTS, [*(other for other in others if other["file"] != file), row])
-    log(f"{file}: {len(data) / 1e6:.2f} MB")
     return row
 
 

@@ -95,7 +95,6 @@ def bench(
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
     _check_search(search, opened, measured)
-    _log_conditions(measured, session.log)
     rounds = plan.rounds * (1 + len(measured) * len(programs))  # that of the A/A test too
     progress = _progress(len(measured) * len(opened) + rounds, session.log)
     _accuracy(measured, opened, session, search, progress)
@@ -113,6 +112,7 @@ def bench(
     if outputs.html is not None:
         page.write(outputs.html, reports)
     (show or session.log)(tables.terminal(reports))
+    _log_conditions(measured, session.log)
     for path in filter(None, outputs):
         session.log(f"wrote {path}")
     result = {"schema": report.SCHEMA, "reports": list(map(report.without_samples, reports))}
@@ -275,15 +275,9 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
     for name in names or ["task" if labels else DEFAULT_SUITE]:
         place = f"--suite {name}"
         task = name.partition(":")
-        if labels and task[0] != "task":
-            raise UserError(
-                f"{place}: needs embeddings, {measured[0].name} returns labels; use --suite task for labels"
-            )
-        if task[0] == "task" and not labels:
-            raise UserError(
-                f"{place}: needs labels, {measured[0].name} returns embeddings; fine-tune it, or choose "
-                "another suite"
-            )
+        if bool(labels) != (task[0] == "task"):
+            fact = f"{measured[0].name} returns {'labels' if labels else 'embeddings'}"
+            raise UserError(f"{place}: {fact}; give --suite task for labels, another suite for embeddings")
         suite = scoring.task_suite(manifest, task[2], data) if labels else scoring.suite(name, data)
         if pair is not None and suite.kind != "retrieval":
             raise UserError(

@@ -66,8 +66,8 @@ def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:
 
 
 def beside(name: str | Path, other: str | Path) -> Measures:
-    """Whether an index of one bundle's embeddings may be asked with another's: {mixable, texts, cosine_mean,
-    neighbours_kept, advice}.
+    """Whether an index of one bundle's embeddings may be asked with another's: {mixable, same_space, texts,
+    cosine_mean, neighbours_kept, advice}. It may within one space; between two, if nearly the same is found.
 
     Over the sentences of a shipped suite, `cosine_mean` is that of both embeddings of a text, and
     `neighbours_kept` the share of its NEAREST others in the index of one that the other finds there; None
@@ -76,17 +76,15 @@ def beside(name: str | Path, other: str | Path) -> Measures:
     asked = bundle.load(other)
     index = bundle.load(name)
     texts = scoring.suite(SENTENCES).texts
-    result: Measures = {"texts": len(texts), "cosine_mean": None, "neighbours_kept": None}
-    again = f"embed the texts of the index again, with {other}"
-    if asked.dims[0] != index.dims[0]:
-        fact = f"{other} has {asked.dims[0]} dimensions, {name} has {index.dims[0]}"
-        return result | {"mixable": False, "advice": f"{fact}; {again}"}
-    queries = asked.encode(texts)
-    rows = index.encode(texts)
-    result["cosine_mean"] = round(float(dot(queries, rows).mean()), 4)
-    share = round(_overlap((queries, rows), (rows, rows), np.arange(len(texts))), 4)
-    result["neighbours_kept"] = share
-    mixable = share >= ENOUGH_KEPT
-    fact = f"it finds {share:.0%} of a text's {NEAREST} nearest texts by {name}"
-    keep = f"an index by {name} still answers; after training, embed again all the same" if mixable else again
-    return result | {"mixable": mixable, "advice": f"{fact}; {keep}"}
+    same = index.space is not None and index.space == asked.space
+    result: Measures = {"same_space": same, "texts": len(texts), "cosine_mean": None, "neighbours_kept": None}
+    fact, share = f"has {asked.dims[0]} dimensions, {name} has {index.dims[0]}", 0.0
+    if asked.dims[0] == index.dims[0]:
+        queries, rows = asked.encode(texts), index.encode(texts)
+        share = round(_overlap((queries, rows), (rows, rows), np.arange(len(texts))), 4)
+        result |= {"cosine_mean": round(float(dot(queries, rows).mean()), 4), "neighbours_kept": share}
+        spaces = "the same space" if same else "another space"
+        fact = f"{spaces}, finds {share:.0%} of the {NEAREST} texts nearest to each by {name}"
+    mixable = same or share >= ENOUGH_KEPT
+    fact += f"; an index by {name} still answers" if mixable else f"; embed its texts again, with {other}"
+    return result | {"mixable": mixable, "advice": fact}

@@ -30,7 +30,6 @@ def export(
     whole. Raises as `bundle_writer.export`, and UserError for a classifier, a pair, and where the two
     encoders do not give about the same embedding of a text, so that no query would find its documents.
     """
-    files.check_free(out, "name", True, "manifest.json", "a bundle")
     with files.new_folder(out) as folder:
         for side, source in zip(SIDES, (query, document), strict=True):
             _write_side(source, precisions, folder / side, log)

@@ -251,7 +251,7 @@ def verdict(state: State, chosen: Candidate) -> str:
             "trained from the teacher's own weights: no shipped student knows the texts and fits the budget"
         )
     after = next((candidate for candidate in [chosen, *ranked(state)] if candidate.steps), chosen)
-    compared = judge.verdict(state.start.measures, after.measures, state.teacher_measures or {})
+    compared = judge.verdict(state.start.measures, after.measures, state.teacher_measures or {}, after.steps)
     return f"{after.name} beside {state.start.name}: {compared}"
 
 

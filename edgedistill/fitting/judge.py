@@ -13,15 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from edgedistill import quantization
 from edgedistill.data import deduplicate, readers
 from edgedistill.data.corpus import Corpus
-from edgedistill.evaluation import scoring, teacher_agreement
+from edgedistill.errors import counted
+from edgedistill.evaluation import scoring, tables, teacher_agreement
 from edgedistill.evaluation.scoring import Encode, Encoder
 from edgedistill.evaluation.suites.cosines import Remembered
-from edgedistill.evaluation.tables import plain
 from edgedistill.fitting import queries
 from edgedistill.fitting.queries import Queries
 from edgedistill.quantization.sample_texts import Reader, embeddings, samples
@@ -44,6 +43,7 @@ TITLES = {
 }
 MARGIN = 0.5  # points on the user's texts: a smaller gain is within what other texts would give
 RESOLUTION = 0.001  # of the score: less is no difference
+FEW_STEPS = 20  # after which no gain is claimed
 # Of the general half, what a better student may have lost where it finds more of the user's texts. Where only
 # its agreement with the teacher has grown, by which no user finds anything, it is nothing (bench/LOG.md).
 FORGOTTEN = 0.02
@@ -118,18 +118,21 @@ def is_better(after: Measures, before: Measures, teacher: Measures) -> bool:
     return after["score"] > before["score"] + RESOLUTION
 
 
-def verdict(before: Measures, after: Measures, teacher: Measures) -> str:
+def verdict(before: Measures, after: Measures, teacher: Measures, steps: int) -> str:
     """One line: what a training has brought on the user's texts, and what it cost on general ones."""
-    gain = {name: 100 * (after[name] - before[name]) for name in after if name in before}
-    word = "better" if is_better(after, before, teacher) else "no better than the start, which is exported"
+    gain = {name: 0.0 + round(100 * (after[name] - before[name]), 1) for name in after if name in before}
     user = next(name for name in ("own", "made", "agreement") if name in after)
-    if word == "better" and gain[user] < MARGIN:
+    word = "hardly trained" if steps < FEW_STEPS else "better"
+    if not is_better(after, before, teacher):
+        word = "no better than the start, which is exported"
+    elif gain[user] < MARGIN:
         word = "no measurable change"
     unit = "agreement with the teacher" if user == "agreement" else "nDCG"
     suites = [f" ({gain[suite]:+.1f} of {suite})" for suite in SUITES if gain.get(suite, 0) < -1]
     search = [f" and {gain['search']:+.1f} nDCG"] if "search" in gain else []
     general = "".join([f"{gain['similarity']:+.1f} similarity", *suites, *search])
-    return f"{word}: {gain[user]:+.1f} {unit} on your texts, {general} on general ones".replace("-", "−")
+    told = f"{word}: {gain[user]:+.1f} {unit} on your texts, {general} on general ones, after "
+    return told.replace("-", "−") + counted(steps, "training step")
 
 
 def weaker_teacher(teacher: Measures, start: Measures) -> str:
@@ -145,14 +148,12 @@ def weaker_teacher(teacher: Measures, start: Measures) -> str:
 def table(measured: Mapping[str, Measures], search: dict[str, Any], count: int) -> str:
     """Measures of encoders side by side, and what search finds alone and beside BM25, as `queries.compared`
     says."""
-    sheet = Table("", title=f"{count:,} held-out texts", title_justify="left")
-    for column in measured:
-        sheet.add_column(column, justify="right")
+    rows = []
 
     def add(title: str, values: Mapping[str, float]) -> None:
         cells = [f"{100 * values[column]:.1f}" if column in values else "" for column in measured]
         if any(cells):
-            sheet.add_row(title, *cells)
+            rows.append([title, *cells])
 
     for name, title in TITLES.items():
         if name not in search:
@@ -164,7 +165,7 @@ def table(measured: Mapping[str, Measures], search: dict[str, Any], count: int) 
         add(title, searched["ndcg_at_10"])
         alone = f"weight {search['bm25_weight']:g}; alone {100 * searched['bm25']:.1f}"
         add(f"  with BM25 ({alone})", searched["with_bm25"])
-    return plain(sheet)
+    return tables.of_cells([f"{count:,} held-out texts", *measured], rows)
 
 
 # ---- what is measured

@@ -18,7 +18,8 @@ DOCUMENTATION = "Python's documentation"  # the texts that ship, as records name
 LICENCES = {DOCUMENTATION: "PSF-2.0"}
 SEARCH = "search-test"
 SCORED = {"sts7": "STS", SEARCH: "search"}  # suites of every student, and their titles
-CHOICE = "Smallest: micro. Best STS: nano. Best search: small. Several languages: multi."
+CHOICE = """Smallest: micro. Best STS: nano. Best search: small. Several languages: multi.
+Search this folder with one: edgedistill search "your question" small"""
 FOLDER = Path("bundles")  # where `edgedistill export` writes, and where plain names are looked up
 
 

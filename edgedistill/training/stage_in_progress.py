@@ -309,7 +309,7 @@ class StageInProgress:
             mean = sum(self._losses) / len(self._losses)
             rate = self._texts_per_second()
             self.metrics.log(
-                f"{self.spec.name}: {self.step:,} steps, mean loss {mean:.4f}, {rate:,.0f} texts/s"
+                f"{self.spec.name}: ended at step {self.step:,}, mean loss {mean:.4f}, {rate:,.0f} texts/s"
             )
         check_weights(self.module, self._diverged, self.step)
         if self.selection and self.selects:

@@ -150,7 +150,7 @@ def test_what_adapt_and_fit_judge_by_is_not_trained_on(tmp_path):
         trained, held = built.texts(range(built.training_count)), built.texts(built.held_out)
         assert not set(trained) & set(shipped) and set(TEXTS) <= {*trained, *held}
         count = len(set(shipped) - set(held))
-        assert f"read 1 file; {count} rows left out: {count} with a text that is meas" in session.reading.line
+        assert f"read 1 file; rows left out: {count} with a text that is meas" in session.reading.line
 
 
 @pytest.mark.parametrize("split", [{"dev": "dev.tsv"}, {"dev_rows": 4}])

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from edgedistill import files, recipe
+from edgedistill import recipe
 from edgedistill.data import rows as training_rows
 from edgedistill.data.rows import Rows
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, own_cache
 from edgedistill.session import Session
 
 
@@ -210,7 +210,7 @@ def test_tables_that_hold_no_pairs(
     write(tmp_path, "a.tsv", table)
     with pytest.raises(UserError, match=message):
         build(tmp_path, [{"files": ["a.tsv"], **part}])
-    assert not list((files.own_cache() / "rows").glob("*"))
+    assert not list((own_cache() / "rows").glob("*"))
 
 
 def test_too_few_texts_to_hold_out(tmp_path):

@@ -54,11 +54,13 @@ def test_the_score_has_two_halves():
 def test_the_verdict_has_both_numbers():
     before = {"agreement": 0.4, "made": 0.60, "similarity": 0.80, "search": 0.50, "score": 0.6}
     after = {"agreement": 0.5, "made": 0.68, "similarity": 0.791, "search": 0.50, "score": 0.65}
-    better = judge.verdict(before, after, before)
-    assert better == "better: +8.0 nDCG on your texts, −0.9 similarity and +0.0 nDCG on general ones"
-    little = judge.verdict(before, {**after, "made": 0.604}, before)
+    better = judge.verdict(before, after, before, 1_200)
+    gain = "+8.0 nDCG on your texts, −0.9 similarity and +0.0 nDCG on general ones, after"
+    assert better == f"better: {gain} 1,200 training steps"
+    assert judge.verdict(before, after, before, 1) == f"hardly trained: {gain} 1 training step"
+    little = judge.verdict(before, {**after, "made": 0.604}, before, 1)
     assert little.startswith("no measurable change: +0.4 nDCG on your texts")
-    assert judge.verdict(after, before, before).startswith(
+    assert judge.verdict(after, before, before, 1).startswith(
         "no better than the start, which is exported: −8.0"
     )
 

@@ -64,7 +64,7 @@ def embed(file: Path, texts: list[str], *options: dict[str, Any]) -> dict[str, A
 
 
 def written(name: str | Path, folder: Path) -> Path:
-    device.write(str(name), folder, lambda line: None)
+    device.write(str(name), folder)
     return folder / device.FILE
 
 
@@ -294,13 +294,15 @@ console.log(similarity(a, b) > 0.999, new BM25(["a cat"]).shares("cat").length);
 
 def test_a_page_keeps_its_students(asked: Path, tmp_path):
     for name in (str(asked), "micro", str(asked)):
-        device.write_page(name, tmp_path / "site", lambda line: None)
+        device.write_page(name, tmp_path / "site")
+        (tmp_path / "site" / "index.html").write_text("mine")
     listed = files.read_json(tmp_path / "site" / device.STUDENTS)
     assert [each["name"] for each in listed] == ["micro", "tiny"]
     for each in listed:
         assert (tmp_path / "site" / each["file"]).stat().st_size == each["size_bytes"]
+    assert (tmp_path / "site" / "index.html").read_text() == "mine"
     page = {path.name for path in (tmp_path / "site").iterdir()}
     assert page >= {"index.html", "page.js", "worker.js", "encoder.js", "style.css", "core"}
     assert not page & {"test", "bench.mjs", "package.json", "node_modules"}
     with pytest.raises(UserError, match="is not a page"):
-        device.write_page("micro", tmp_path, lambda line: None)
+        device.write_page("micro", tmp_path)

@@ -37,7 +37,7 @@ def shell(place: Path, script: str, **values: str) -> tuple[str, str]:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the extension, a student and notes."""
     folder = tmp_path_factory.mktemp("sqlite") / "core"
-    device.write("nano", folder, lambda line: None)
+    device.write("nano", folder)
     run(COMPILER, "-O2", "-shared", "-fPIC", f"-I{CORE}", *SOURCES, "-o", folder / "edgedistill.so", "-lm")
     for name, text in NOTES.items():
         (folder / "notes" / name).parent.mkdir(exist_ok=True, parents=True)
@@ -64,7 +64,7 @@ def test_a_folder_is_found_by_words_and_by_meaning(place: Path):
 
 def test_embeddings_of_another_student_are_refused(place: Path):
     shell(place, "index", folder="notes")
-    device.write("micro", place / "other", lambda line: None)
+    device.write("micro", place / "other")
     shutil.copy(place / "other" / device.FILE, place / device.FILE)
     for script in ("index", "find"):
         assert "embeddings of another space" in shell(place, script, folder="notes", query="a")[1]

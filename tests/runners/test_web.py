@@ -59,7 +59,7 @@ needs_browser = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page") / "site"
     for name in ("nano", "micro", "multi", "small"):
-        device.write_page(name, folder, lambda line: None)
+        device.write_page(name, folder)
     return folder
 
 

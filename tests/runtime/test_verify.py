@@ -91,6 +91,10 @@ def test_texts_are_quoted_in_one_line(text: str, expected: str):
 
 def test_two_bundles_are_compared_on_the_same_sentences():
     same = teacher_agreement.beside("nano", "nano")
-    assert same["mixable"] and (same["neighbours_kept"], same["cosine_mean"]) == (1, 1)
+    assert same["mixable"] and (same["neighbours_kept"], same["cosine_mean"], same["same_space"]) == (
+        1,
+        1,
+        True,
+    )
     other = teacher_agreement.beside("nano", "multi")
-    assert not other["mixable"] and other["neighbours_kept"] < 0.5
+    assert not other["mixable"] and other["neighbours_kept"] < 0.5 and not other["same_space"]

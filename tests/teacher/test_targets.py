@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from edgedistill import files, recipe, resolve
 from edgedistill.data import corpus
 from edgedistill.data.rows import Rows
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, own_cache
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.runtime.similarity import unit_rows
@@ -336,14 +336,14 @@ def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path):
     texts, all_of_them = built(world), sentences(440)
 
     def refused(match: str, **spec: Any):
-        before = sorted((files.own_cache() / "teachers").glob("*"))
+        before = sorted((own_cache() / "teachers").glob("*"))
         with pytest.raises(UserError, match=match):
             TeacherPass(
                 precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), tmp_path),
                 texts,
                 QUIET,
             ).open()
-        assert sorted((files.own_cache() / "teachers").glob("*")) == before
+        assert sorted((own_cache() / "teachers").glob("*")) == before
 
     rows = DRAW.standard_normal((440, 6))
     refused("teacher.embeddings: no file .*nothing.npy", embeddings="nothing.npy")

@@ -218,7 +218,7 @@ def test_labels_in_order_and_dev_rows_set_aside(tmp_path):
     session = quiet_session(tmp_path)
     task = opened(recipe.Rows(**{**FILE, "files": ["."]}, dev_rows=12), tmp_path, 0.5, session)
     reading = session.reading
-    assert reading.files == 1 and reading.other_types == {".xlsx": 1}
+    assert reading.files == 1 and reading.line.endswith("not read: 1 .xlsx")
     assert task.labels == ["7", "9", "10"]
     assert (len(task.dev.labels), len(task.train.labels)) == (12, 24)
     assert not set(task.dev.items) & set(task.train.items)
@@ -659,9 +659,7 @@ def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path):
     assert found["offline"]["texts_s"] > 0
     assert found["agreement"] is None
     assert "accuracy × 100" in (tmp_path / "r.html").read_text(encoding="utf-8")
-    with pytest.raises(
-        UserError, match="--suite mini: needs embeddings, one returns labels; use --suite task"
-    ):
+    with pytest.raises(UserError, match="--suite mini: one returns labels; give --suite task for labels"):
         measure(["one:w8"], ["mini"])
     (tmp_path / "other.tsv").write_text("kind\tsentence\nneither\ta\n", encoding="utf-8")
     for name, fact in (
