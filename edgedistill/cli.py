@@ -476,7 +476,7 @@ def adapt(
     """Teach a finished student your own texts, without labels.
 
     Prints what the student finds before and after, in texts that were held out and in general ones, beside
-    the teacher and BM25, and ends with one verdict. If training brought nothing, the student is exported as
+    the teacher and BM25, and one verdict. If training brought nothing, the student is exported as
     it was. The held-out queries become a suite for `bench`, NAME-suite beside the bundle. The run's
     recipe.yaml says what was chosen; `train` runs it again.
     """

@@ -82,19 +82,21 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
     if request.pairs is not None:
         request = replace(request, pairs=queries.counted(request.pairs, session))
     words = texts.word_counts(corpus.texts(range(len(corpus))))
-    wrapped = "; lines that are wrapped are read as paragraphs" if "unit" in section else ""
-    session.log(f"{len(corpus):,} texts of {words.mean():.0f} words on average{wrapped}")
     teacher = recorded.teacher(source.recipe, request.teacher, request.student)
     longest = teacher.model_copy(update={"max_tokens": MOST_TOKENS})
     whole = with_weights(open_teacher(longest, session), "--teacher")
     known = texts.whole_words(whole.tokenizer, texts.sample(corpus))
     if known < texts.OTHER:
-        advice = "a student learns little from such a teacher; another --teacher may know the language"
-        session.log(f"weak: {texts.unknown_language(known)}; {advice}")
+        session.log(
+            f"weak: {texts.unknown_language(known)}; a student learns little from such a teacher; another "
+            "--teacher may know the language"
+        )
     tokens = tokens_to_read(words, source.max_tokens, whole.max_tokens)
     if tokens > source.max_tokens:
-        fact = f"the student will read up to {tokens} tokens of each ({source.max_tokens} before)"
-        session.log(f"the texts are long: {fact}")
+        session.log(
+            f"the texts are long: the student will read up to {tokens} tokens of each ({source.max_tokens} "
+            "before)"
+        )
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
     most = math.inf if request.steps is not None else _most_rows(request, teacher, corpus, words, session)
     described = adaptation_recipe(request, source, teacher, section, words, tokens, most)
