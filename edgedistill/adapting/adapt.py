@@ -66,7 +66,8 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         session.log(f"weak: {weak}")
     if not resume and request.steps is None:
         kept = EXPORT_S + 2 * measured_s + opened_s
-        spec = timed(spec, 60 * request.minutes - kept - (time.perf_counter() - request.began), session)
+        left = 60 * request.minutes - kept - (time.perf_counter() - request.began)
+        spec = timed(spec, request.minutes, left, session)
     info = train.train(spec, request.run, session, resume)
     trained = PreparedStudent.of(run.open_run(request.run))
     adapted = judge.encoder(trained, precisions[0])

@@ -32,6 +32,7 @@ FEWEST_STEPS, MOST_STEPS = 200, 2_000
 TEACHER_S = 2.0  # for measuring the teacher's speed
 BESIDE_S = 25.0  # of a processor, for all that is neither its work nor training
 MOST_BUSY = 4.0  # times as long as with a processor of its own; more is a machine that slept
+LEAST_S = 20.0  # of training, after which a student may be better
 TEACHER_SHARE = 0.45  # of the minutes that are left, at most, that it embeds
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
 # So that nine texts in ten are read to their end; longer ones take too long to learn from.
@@ -132,11 +133,15 @@ def _most_rows(
     raise UserError(f"--minutes {request.minutes:g}: {fact} {way_out}")
 
 
-def timed(spec: recipe.Recipe, seconds: float, session: Session) -> recipe.Recipe:
-    """The recipe with so many seconds for training."""
+def timed(spec: recipe.Recipe, minutes: float, seconds: float, session: Session) -> recipe.Recipe:
+    """The recipe with the seconds that are left of the `minutes` for training. Raises UserError for fewer
+    than LEAST_S."""
+    if seconds < LEAST_S:
+        enough = math.ceil(minutes + (2 * LEAST_S - seconds) / 60)
+        raise UserError(f"--minutes {minutes:g}: too few, they leave no time for training; give {enough}")
     described = spec.model_dump(by_alias=True, exclude_defaults=True)
-    described["stages"] = queries.timed(described["stages"], max(1.0, seconds) / 60)
-    session.log(f"{duration(max(1.0, seconds))} for training")
+    described["stages"] = queries.timed(described["stages"], seconds / 60)
+    session.log(f"{duration(seconds)} for training")
     return recipe.parse(described, "adapt")
 
 
