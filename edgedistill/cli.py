@@ -37,6 +37,8 @@ def _wrong_usage(error: Any) -> UserError:
     """What is wrong with a command line, in the words of typer."""
     place = error.ctx.command_path if error.ctx else "edgedistill"
     fact = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
+    fact = re.sub(r"('\w+'), '.*'\?$", r"\1?", fact)  # of several that it may be, the first
+    fact = re.sub("Input should be a valid integer.*", "not a whole number", fact)
     return UserError(f"{place}: {fact}; {place} --help describes it")
 
 
@@ -481,13 +483,17 @@ def adapt(
     recipe.yaml says what was chosen; `train` runs it again.
     """
     began = time.perf_counter()
-    # First what needs no torch: a wrong path is named at once.
-    file_patterns.given(texts, data, "--texts")
+    # First what needs no torch: a wrong name or path, or too few texts, are named at once.
+    from edgedistill import recipe, resolve
+    from edgedistill.fitting import texts as own_texts
+
+    resolve.finished(student, "adapt")
     file_patterns.given([] if pairs is None else [pairs], data, "--pairs")
+    session = replace(_session(data, device, remote_code), data=data or Path())
+    own_texts.read(own_texts.files_section(texts, column, session.data), own_texts.FEWEST, session)
     require("torch", "edgedistill adapt", "demo")
-    from edgedistill import adapting, recipe
+    from edgedistill import adapting
     from edgedistill.fitting.queries import Pairs
-    from edgedistill.resolve import unfinished_run
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
     queries = None if pairs is None else Pairs(pairs, query_column, text_column)
@@ -498,8 +504,7 @@ def adapt(
     marks = {out: "manifest.json", request.run: "run.json", request.suite: "suite.yaml"}
     for folder, mark in marks.items() if not resume else ():
         files.check_free(folder, "--out", overwrite, mark, "what adapt wrote")
-    with _resumable(request.run, unfinished_run(request.run)):
-        session = _session(data, device, remote_code)
+    with _resumable(request.run, resolve.unfinished_run(request.run)):
         result = adapting.adapt(request, session, resume)
     report = result.pop("report")
     print_read(session, result, as_json, report)
@@ -648,6 +653,9 @@ def export(
         raise UserError(f"{source}: is the name of a shipped bundle; add --out, a folder for the new one")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
+    from edgedistill.resolve import exported as to_export
+
+    to_export(source, revision)
     _require_torch("export without --core or --web", source)
     from edgedistill.export import bundle_writer, model_source, pair_bundle
 

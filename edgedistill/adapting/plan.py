@@ -22,7 +22,6 @@ from edgedistill.teacher.embedder import open_teacher
 from edgedistill.training.initial_student import finished_student
 from edgedistill.training.load_models import quickest, with_weights
 
-FEWEST = 50  # texts that a student can be adapted to, and measured on
 BATCH = 64
 LONGEST = 24  # mean words from which on texts are cut into sentences, too
 PASSAGES_PER_WORD = 1 / 16  # about how many sentences and runs of them a text has for each of its words
@@ -79,7 +78,7 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
     steps there are at most; `timed` gives it the minutes that are left. Raises UserError where there is time
     for too few texts."""
     section = texts.files_section(request.texts, request.column, session.data)
-    corpus = texts.read(section, FEWEST, session)
+    corpus = texts.read(section, texts.FEWEST, session)
     if request.pairs is not None:
         request = replace(request, pairs=queries.counted(request.pairs, session))
     words = texts.word_counts(corpus.texts(range(len(corpus))))
@@ -125,11 +124,11 @@ def _most_rows(
     rows = left * TEACHER_SHARE / seconds
     if request.pairs is not None:
         rows -= 2 * request.pairs.rows
-    if rows >= FEWEST:
+    if rows >= texts.FEWEST:
         return rows
-    needed = request.minutes + (FEWEST - rows) * seconds / 60 / TEACHER_SHARE
+    needed = request.minutes + (texts.FEWEST - rows) * seconds / 60 / TEACHER_SHARE
     fact = f"the teacher embeds {1 / seconds:.0f} texts/s here and the rest takes {beside:.0f} s, so there is"
-    way_out = f"time for fewer than {FEWEST} texts; give --minutes {math.ceil(10 * needed) / 10:g}"
+    way_out = f"time for fewer than {texts.FEWEST} texts; give --minutes {math.ceil(10 * needed) / 10:g}"
     raise UserError(f"--minutes {request.minutes:g}: {fact} {way_out}")
 
 
