@@ -315,18 +315,18 @@ def recipes(
         return print_result(result, as_json, text.rstrip())
     from edgedistill import recipe
 
-    lines, shipped = list[str](), list[dict[str, str]]()
-    # the one to begin with comes first
-    paths = sorted(files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter")
+    students = files.shipped("bundle")
+
+    paths = sorted(
+        files.shipped("recipe").values(),
+        key=lambda path: (path.stem != "starter", path.stem not in students),
+    )
+    rows = [(recipe.read(path), path.parent.name) for path in paths]
+    shipped = [{"name": spec.name, "group": group, "about": spec.about} for spec, group in rows]
     width = 2 + max(len(path.stem) for path in paths)
-    for path in paths:
-        spec, group = recipe.read(path), path.parent.name
-        if not shipped or shipped[-1]["group"] != group:
-            lines += ["", group]
-        shipped.append({"name": spec.name, "group": group, "about": spec.about})
-        lines += wrapped(f"{spec.name:{width}}{spec.about}", width)
+    lines = [line for spec, _ in rows for line in wrapped(f"{spec.name:{width}}{spec.about}", width)]
     lines += ["", "To change one: edgedistill recipes NAME > mine.yaml"]
-    return print_result({"recipes": shipped}, as_json, "\n".join(lines[1:]))
+    return print_result({"recipes": shipped}, as_json, "\n".join(lines))
 
 
 @_command("edgedistill check demo-bert2 --set student.layers=3")

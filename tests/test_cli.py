@@ -412,7 +412,9 @@ def test_a_wrong_name_is_answered_with_the_nearest_and_the_others(tmp_path):
     assert done.stderr.startswith(
         "no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-2x128, bert-2x128-256, "
     )
-    assert done.stderr.endswith(f" and {others} more); `edgedistill recipes` lists them\n")
+    assert done.stderr.endswith(
+        f" and {others} more); begin with `starter`, `edgedistill recipes` lists all\n"
+    )
     many = [f"name-{number}" for number in range(MAX_NAMES + 1)]
     assert unknown_name("x", "y", many).endswith(f", name-12 and {len(many) - 5} more)")
 
