@@ -842,12 +842,12 @@ def search(
     from edgedistill.data import bm25
     from edgedistill.runtime.bundle import load
 
-    name, paths = search_files.arguments(places or [])
+    name, paths = search_files.arguments(question, places or [])
     opened = load(name, threads=threads)
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     result = search_files.search(opened, request, _session(quiet=as_json))
-    log(f"ranked by {result['ranked_by']}")
     print_result(result, as_json, search_files.table(result))
+    log("\n".join(wrapped(search_files.summary(result))))
 
 
 @_command("edgedistill status")

@@ -118,7 +118,7 @@ def test_the_search_of_the_readme_prints_what_it_shows(monkeypatch, tmp_path):
     subprocess.run("\n".join(made), shell=True, check=True, cwd=tmp_path)
     done = in_a_process(*shlex.split(command)[1:], folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"```text\n{done.stdout}```" in "\n".join(lines)
+    assert f"```text\n{done.stdout}{done.stderr}```" in "\n".join(lines)
 
 
 def test_the_python_of_the_readme_prints_what_it_shows(tmp_path):
