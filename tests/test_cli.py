@@ -318,7 +318,7 @@ def test_status_says_what_is_here(tmp_path, monkeypatch):
     assert (found["version"], found["caches"]) == (edgedistill.__version__, {"search": 2_000_000})
     assert found["p50_ms"] > 0 and set(found["precisions"]) == set(PRECISIONS)  # type: ignore[operator, call-overload]
     shown = call("status", folder=tmp_path).stdout
-    first = "Without int8, a bundle runs in the first that it has of qdq, "
+    first = "the fastest first: int8, "
     assert first in " ".join(shown.split()) and shown.splitlines()[-1].split() == ["search", "2.0", "MB"]
 
 
