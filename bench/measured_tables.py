@@ -11,6 +11,8 @@ from operator import getitem
 from statistics import fmean
 from typing import Any
 
+import report_files
+
 from edgedistill import files
 from edgedistill.runtime.bundle_location import SEARCH
 
@@ -132,16 +134,36 @@ def shares(own: dict[str, dict[str, Any]], name: str, suite: str = SEARCH) -> di
     }
 
 
-def beside_both(own: dict[str, dict[str, Any]], suite: str) -> list[str]:
-    """A line for each encoder: where its ranking with BM25 is better than its cosines and than BM25, and by
-    how much it is worse than the better of both elsewhere."""
-    notes = list[str]()
-    for name, quality in own.items():
+def gains_of_both(report: Report) -> dict[str, dict[str, float]]:
+    """By encoder and collection: the nDCG@10 of the ranking with BM25 less the better of cosines and BM25."""
+    found, suite = dict[str, dict[str, float]](), report["bench"]
+    for name, quality in own_documents(report).items():
         alone, joined = (quality[each]["tasks"] for each in (suite, f"{suite} + BM25"))
-        gains = {
+        found[name] = {
             task: each["ndcg_at_10"] - max(each["bm25"]["ndcg_at_10"], alone[task]["ndcg_at_10"])
             for task, each in joined.items()
         }
+    return found
+
+
+def joined(test: Report, dev: Report) -> str:
+    """A sentence on the ranking with BM25 over the collections of two suites, of the students in both."""
+    gains, others = map(gains_of_both, (test, dev))
+    said = list[str]()
+    for name in others.keys() - {"teacher"}:
+        of = gains[name] | others[name]
+        worst, better = min(of, key=lambda task: of[task]), sum(gain > 0 for gain in of.values())
+        said.append(f"`{name}` on {better} of {len(of)}, at worst {100 * of[worst]:.1f} ({worst})")
+    suites = f"`{test['bench']}` and `{dev['bench']}`"
+    listed = "; ".join(sorted(said))
+    return f"On the collections of {suites}, both together are better than each alone: {listed}.\n"
+
+
+def beside_both(report: Report) -> list[str]:
+    """A line for each encoder: where its ranking with BM25 is better than its cosines and than BM25, and by
+    how much it is worse than the better of both elsewhere."""
+    notes = list[str]()
+    for name, gains in gains_of_both(report).items():
         below = [f"{task} ({100 * gain:.1f})" for task, gain in gains.items() if gain <= 0]
         better = f"{len(gains) - len(below)} of {len(gains)}"
         notes.append(
@@ -186,7 +208,11 @@ def search_test(report: Report, trained: dict[str, list[str]]) -> str:
     rows += [["share of the teacher's mean", *share, *left], ["lowest share", *worst, *left]]
     heads = ["", *columns, "BM25", *beside]
     notes = ["† trained on other texts of the same source ([which](#training-texts-in-the-test-sets))"]
-    notes += beside_both(own, suite)
+    notes += beside_both(report)
+    for name in [name for name in columns if "interval95" in columns[name]][:1]:
+        halves = {**columns[name]["tasks"], "mean": columns[name]}.items()
+        spread = ", ".join(f"{task} ± {report_files.half(each):.1f}" for task, each in halves)
+        notes.append(f"95% interval over the queries, {name} by cosine: {spread}")
     notes.append(
         f"BM25's weight: {words['weight']:g} · {report['machine']['cpu']} · {report['made_at'][:10]}"
     )
@@ -222,7 +248,7 @@ def slices(report: Report) -> str:
             size = fmean(cut[name][at] for cut in about.values())
             add(f"{title} {name} ({size:.3g})", about, "thirds", name, at)
     heads = ["", *own, "BM25", *(f"{name} + BM25" for name in own)]
-    return lines(heads, rows, 1, [*beside_both(own, report["bench"]), report["made_at"][:10]])
+    return lines(heads, rows, 1, [*beside_both(report), report["made_at"][:10]])
 
 
 def overlap(report: Report) -> str:

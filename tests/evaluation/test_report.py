@@ -200,7 +200,8 @@ def test_readme_table_between_the_markers(tmp_path):
     path = tmp_path / "README.md"
     (begin, end), (other, its_end) = readme_tables.markers("results"), readme_tables.markers("other")
     path.write_text(f"# x\n\n{begin}\nold\n{end}\n\n{other}\nkept\n{its_end}\n\ntail\n", encoding="utf-8")
-    assert readme_tables.update_table(path, [tmp_path / "a.json"])
+    table = readme_tables.markdown(report.read(tmp_path / "a.json"))
+    assert readme_tables.update(path, table, "results")
     text = path.read_text(encoding="utf-8")
     assert text.startswith(f"# x\n\n{begin}\n| bundle |")
     assert text.endswith(
@@ -211,10 +212,10 @@ def test_readme_table_between_the_markers(tmp_path):
     assert len(rows) == 2 + 3
     assert len({line.count("|") for line in rows}) == 1
     assert "| **the-teacher:fp32** | 4.00M | 90.4 | 80.0 |  |" in text
-    assert not readme_tables.update_table(path, [tmp_path / "a.json"])  # nothing changes the second time
+    assert not readme_tables.update(path, table, "results")  # nothing changes the second time
     path.write_text("# x\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"README.md: the markers"):
-        readme_tables.update_table(path, [tmp_path / "a.json"])
+        readme_tables.update(path, table, "results")
 
 
 def test_reports_of_one_graph_are_one_line(tmp_path):
