@@ -14,10 +14,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill import files, recipe, run
-from edgedistill.errors import CheckFailed, UserError, raise_failed, unknown_name
+from edgedistill.errors import CheckFailed, UserError, raise_failed
 from edgedistill.files import Json
 from edgedistill.precisions import PRECISIONS  # the most exact first
-from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
+from edgedistill.resolve import BundleFolder, RunFolder, finished
 from edgedistill.runtime import bundle, manifest
 from edgedistill.runtime.graph_weights import GraphWeights
 from edgedistill.runtime.trust import GET_AGAIN
@@ -116,22 +116,14 @@ def open_finished(name: str, place: str) -> run.Run:
     Raises UserError where it is neither, or a classifier or a teacher, or where its shape is none that a
     graph holds whole; CheckFailed for a bundle that fails the runtime's checks.
     """
-    resolved = resolve(name)
+    resolved = finished(name, place)
     if isinstance(resolved, RunFolder):
         opened = run.open_run(resolved.folder, place)
         _check_student(f"{place}: {name}", opened.kind, opened.labels)
         return opened
-    if isinstance(resolved, BundleFolder):
-        about = manifest.read(resolved.folder)
-        _check_student(f"{place}: {resolved.name}", about["kind"], about.get("labels", []))
-        return _open_bundle(resolved, about)
-    if isinstance(resolved, ModelFolder):
-        raise UserError(
-            f"{place}: the folder {name} is neither a bundle nor a run; a student with a `kind`, such "
-            "as bert, can start from a model's layers"
-        )
-    known = unknown_name("finished student", name, files.shipped("bundle"))
-    raise UserError(f"{place}: {known}; or give the folder of a bundle or a run")
+    about = manifest.read(resolved.folder)
+    _check_student(f"{place}: {resolved.name}", about["kind"], about.get("labels", []))
+    return _open_bundle(resolved, about)
 
 
 def _check_student(at: str, kind: str, labels: list[str]) -> None:

@@ -37,6 +37,8 @@ def _wrong_usage(error: Any) -> UserError:
     """What is wrong with a command line, in the words of typer."""
     place = error.ctx.command_path if error.ctx else "edgedistill"
     fact = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
+    fact = re.sub(r"('\w+'), '.*'\?$", r"\1?", fact)  # of several that it may be, the first
+    fact = re.sub("Input should be a valid integer.*", "not a whole number", fact)
     return UserError(f"{place}: {fact}; {place} --help describes it")
 
 
@@ -313,18 +315,18 @@ def recipes(
         return print_result(result, as_json, text.rstrip())
     from edgedistill import recipe
 
-    lines, shipped = list[str](), list[dict[str, str]]()
-    # the one to begin with comes first
-    paths = sorted(files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter")
+    students = files.shipped("bundle")
+
+    paths = sorted(
+        files.shipped("recipe").values(),
+        key=lambda path: (path.stem != "starter", path.stem not in students),
+    )
+    rows = [(recipe.read(path), path.parent.name) for path in paths]
+    shipped = [{"name": spec.name, "group": group, "about": spec.about} for spec, group in rows]
     width = 2 + max(len(path.stem) for path in paths)
-    for path in paths:
-        spec, group = recipe.read(path), path.parent.name
-        if not shipped or shipped[-1]["group"] != group:
-            lines += ["", group]
-        shipped.append({"name": spec.name, "group": group, "about": spec.about})
-        lines += wrapped(f"{spec.name:{width}}{spec.about}", width)
+    lines = [line for spec, _ in rows for line in wrapped(f"{spec.name:{width}}{spec.about}", width)]
     lines += ["", "To change one: edgedistill recipes NAME > mine.yaml"]
-    return print_result({"recipes": shipped}, as_json, "\n".join(lines[1:]))
+    return print_result({"recipes": shipped}, as_json, "\n".join(lines))
 
 
 @_command("edgedistill check demo-bert2 --set student.layers=3")
@@ -461,11 +463,6 @@ def adapt(
         None, "MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."
     ),
     revision: Revision = None,
-    also: str | None = _value(
-        None,
-        "MODEL[@REV]",
-        "A second teacher beside it, such as intfloat/multilingual-e5-small@main: learn from both.",
-    ),
     minutes: float = _value(10, "N", "Minutes for the whole command.", min=0.1, max=100_000),
     steps: int | None = _value(
         None, "N", "Train so many steps instead of by the clock: the same student each time.", min=1
@@ -481,34 +478,33 @@ def adapt(
     """Teach a finished student your own texts, without labels.
 
     Prints what the student finds before and after, in texts that were held out and in general ones, beside
-    the teacher and BM25, and ends with one verdict. If training brought nothing, the student is exported as
+    the teacher and BM25, and one verdict. If training brought nothing, the student is exported as
     it was. The held-out queries become a suite for `bench`, NAME-suite beside the bundle. The run's
     recipe.yaml says what was chosen; `train` runs it again.
     """
     began = time.perf_counter()
-    # First what needs no torch: a wrong path is named at once.
-    file_patterns.given(texts, data, "--texts")
+    # First what needs no torch: a wrong name or path, or too few texts, are named at once.
+    from edgedistill import recipe, resolve
+    from edgedistill.fitting import texts as own_texts
+
+    resolve.finished(student, "adapt")
     file_patterns.given([] if pairs is None else [pairs], data, "--pairs")
+    session = replace(_session(data, device, remote_code), data=data or Path())
+    own_texts.read(own_texts.files_section(texts, column, session.data), own_texts.FEWEST, session)
     require("torch", "edgedistill adapt", "demo")
-    from edgedistill import adapting, recipe
+    from edgedistill import adapting
     from edgedistill.fitting.queries import Pairs
-    from edgedistill.resolve import unfinished_run
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
-    second = None
-    if also is not None:
-        model, _, of_second = also.partition("@")
-        second = recipe.Teacher(model=model, revision=of_second or None)
     queries = None if pairs is None else Pairs(pairs, query_column, text_column)
     request = adapting.Request(
         *(student, texts, out, Path("runs"), column, other, minutes, steps),
-        *(tuple(listed(precision)), overwrite, queries, second, began),
+        *(tuple(listed(precision)), overwrite, queries, began),
     )
     marks = {out: "manifest.json", request.run: "run.json", request.suite: "suite.yaml"}
     for folder, mark in marks.items() if not resume else ():
         files.check_free(folder, "--out", overwrite, mark, "what adapt wrote")
-    with _resumable(request.run, unfinished_run(request.run)):
-        session = _session(data, device, remote_code)
+    with _resumable(request.run, resolve.unfinished_run(request.run)):
         result = adapting.adapt(request, session, resume)
     report = result.pop("report")
     print_read(session, result, as_json, report)
@@ -657,6 +653,9 @@ def export(
         raise UserError(f"{source}: is the name of a shipped bundle; add --out, a folder for the new one")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
+    from edgedistill.resolve import exported as to_export
+
+    to_export(source, revision)
     _require_torch("export without --core or --web", source)
     from edgedistill.export import bundle_writer, model_source, pair_bundle
 
@@ -843,12 +842,12 @@ def search(
     from edgedistill.data import bm25
     from edgedistill.runtime.bundle import load
 
-    name, paths = search_files.arguments(places or [])
+    name, paths = search_files.arguments(question, places or [])
     opened = load(name, threads=threads)
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     result = search_files.search(opened, request, _session(quiet=as_json))
-    log(f"ranked by {result['ranked_by']}")
     print_result(result, as_json, search_files.table(result))
+    log("\n".join(wrapped(search_files.summary(result))))
 
 
 @_command("edgedistill status")

@@ -260,3 +260,5 @@ def require(module: str, what: str, extra: str = "") -> ModuleType:
             way_out = installing(extra) if extra else f"pip install {package}"
             raise UserError(f"{what} needs {package}, which is not installed; {way_out}") from None
         raise
+    except ImportError as broken:
+        raise UserError(f"{what} needs {module}: {first_line(broken)}; install it again") from broken

@@ -63,7 +63,7 @@ def find(what: str, name: str | Path) -> Path:
         return known[str(name)]
     if path.is_dir():
         raise UserError(f"{name}: a folder; give the path of the {what} file")
-    listed = "; `edgedistill recipes` lists them" if what == "recipe" else ""
+    listed = "; begin with `starter`, `edgedistill recipes` lists all" if what == "recipe" else ""
     fact = unknown_name(what, str(name), known)
     if path.suffix or len(path.parts) > 1:
         fact = f"{name}: no such file, and {fact}"

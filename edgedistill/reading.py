@@ -85,23 +85,18 @@ class Reading:
     @property
     def line(self) -> str:
         """The counts in one line, with one example of what was not read; `report` has all."""
-        parts = {
-            name: ", ".join(f"{what}: {', '.join(map(str, which))}" for what, which in all.items())
-            for name, all in self.not_read.items()
-        }
         line = [f"read {counted(self.files, 'file')}"]
         if others := endings(self.other_types.values()):
             line.append(f"other types, not read: {others}")
-        for what, entries in (("skipped", self.skipped), ("read in part", parts)):
-            for name, reason in [*entries.items()][:1]:
-                more = ", …" * (len(entries) > 1)
-                line.append(f"{what} {len(entries):,}: {name} ({shown(reason, LONGEST, quoted=False)}){more}")
+        skipped = [f"{name} ({shown(why, LONGEST, quoted=False)})" for name, why in self.skipped.items()]
+        for what, names in (("skipped", skipped), ("read in part", [*self.not_read])):
+            if names:
+                line.append(f"{what} {len(names):,}: {names[0]}{', …' * (len(names) > 1)}")
         if left_out := ", ".join(f"{count:,} {why}" for why, count in self.rows_left_out.items() if count):
             line.append(f"rows left out: {left_out}")
         if self.texts_cut:
             texts = counted(self.texts_cut, "text")
             line.append(f"{texts} cut at the encoder's limit, {counted(self.tokens_cut, 'token')} not read")
-        if self.unknown_tokens:
-            texts = f" ({counted(self.unknown_texts, 'text')} without any other)" * (self.unknown_texts > 0)
-            line.append(f"{counted(self.unknown_tokens, 'token')} unknown to the vocabulary{texts}")
+        if self.unknown_texts:
+            line.append(f"{counted(self.unknown_texts, 'text')} without a token that the student knows")
         return escaped("; ".join([*line, *["--json names all"] * bool(self.skipped or self.not_read)]))

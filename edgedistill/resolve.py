@@ -12,7 +12,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedistill import object_store, recipe
+from edgedistill import files, object_store, recipe
 from edgedistill.errors import UserError, first_line, unknown_name, user_error
 from edgedistill.runtime import bundle_location
 
@@ -22,6 +22,7 @@ PACKAGED = {  # name: (import name, folder inside the package, name on the packa
 # What determines a model's outputs: settings, weights, vocabularies of all tokenizers that transformers
 # reads, code.
 MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model", ".py", ".codes", ".spm", ".tiktoken")
+CONFIGS = ("modules.json", "config.json", "adapter_config.json")  # of which a model's folder has one
 # Copies of the weights that are never read here.
 OTHER_FORMATS = ("onnx", "openvino", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 
@@ -63,11 +64,6 @@ class HubId:
 
     name: str
 
-    @property
-    def possible(self) -> bool:
-        """Whether the hub could have a model of this name. Names under runs/ are runs that are not there."""
-        return bundle_location.HUB_ID.fullmatch(self.name) is not None and not self.name.startswith("runs/")
-
 
 Resolved = RunFolder | BundleFolder | ModelFolder | Packaged | HubId
 
@@ -84,6 +80,37 @@ def resolve(name: str) -> Resolved:
     if (bundle := bundle_location.find(name)) is not None:
         return BundleFolder(name, *bundle)
     return ModelFolder(name, folder) if folder.is_dir() else HubId(name)
+
+
+def finished(name: str, place: str) -> RunFolder | BundleFolder:
+    """The run or bundle of a finished student. Raises UserError where it is neither."""
+    resolved = resolve(name)
+    if isinstance(resolved, RunFolder | BundleFolder):
+        return resolved
+    if isinstance(resolved, ModelFolder):
+        raise UserError(
+            f"{place}: the folder {name} is neither a bundle nor a run; a student with a `kind`, such "
+            "as bert, can start from a model's layers"
+        )
+    known = unknown_name("finished student", name, files.shipped("bundle"))
+    raise UserError(f"{place}: {known}; or give the folder of a bundle or a run")
+
+
+def exported(name: str, revision: str | None) -> Resolved:
+    """What `export` is given. Raises UserError where its name shows that there is nothing to export."""
+    resolved = resolve(name)
+    if isinstance(resolved, ModelFolder) and not any((resolved.folder / file).exists() for file in CONFIGS):
+        raise UserError(
+            f"{name}: neither a run (no run.json) nor a model (no config.json); give a run that "
+            "edgedistill train has written, or a model"
+        )
+    if isinstance(resolved, HubId) and revision is None:
+        raise UserError(
+            f"{name}: no such folder here; give a run, a model, packaged:NAME, or a hub id with --revision"
+        )
+    if isinstance(resolved, Packaged):
+        model_files(resolved, None, "export")
+    return resolved
 
 
 def is_run(name: str | None) -> bool:
@@ -135,7 +162,7 @@ def _download(hub: HubId, revision: str | None, place: str) -> Path:
         raise UserError(
             f"{model}: no such run here; train it first: edgedistill train {model.removeprefix('runs/')}"
         )
-    if not hub.possible:
+    if bundle_location.HUB_ID.fullmatch(model) is None:
         raise UserError(
             f"{place}: no such folder: {model!r}; give packaged:NAME, a folder, or a hub id such as "
             "owner/name"

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,6 +29,7 @@ from edgedistill.session import QUIET, Session, progress_bar, wrapped
 STUDENT = "nano"  # unless another is named
 EXAMPLE = 'edgedistill search "how do I reset it?" docs'
 CHUNK = 256  # texts that are embedded between two reports of progress; fewer texts or files have none
+MANY = 5_000  # texts, which take a minute or more
 OF_TOKENS = [("cut", "i4"), ("unknown", "i4"), ("alone", "?")]  # see Bundle.not_read
 FORMAT = 4  # part of every cache key: raise it when what is kept changes
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
@@ -37,6 +39,7 @@ MOST_LINES = 10_000  # of a paragraph
 SHOWN = 2  # of equal texts, that are printed too
 INDENT, LINES = 5, 3  # of a text that is printed
 KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
+RANKED_BY = "cosine above the mean + {:g} × BM25"
 PRECISION = "int8"  # in which embeddings are kept: a quarter of float32's bytes, for nearly the same ranking
 
 Places = dict[str, list[tuple[Path, int]]]  # text -> where it stands: file, and line, row or item
@@ -58,14 +61,19 @@ class Search:
     weight: float = bm25.WEIGHT
 
 
-def arguments(words: list[str]) -> tuple[str, list[str]]:
+def arguments(question: str, words: list[str]) -> tuple[str, list[str]]:
     """The student and the paths of a command line behind the question: one of the words may be a student, the
-    others are paths; without paths this folder is searched. Raises UserError for several students, and for
-    words among which the question seems to be."""
+    others are paths; without paths this folder is searched. Raises UserError for several students, where the
+    question seems to be missing, and where it seems to be among the words."""
     students = [word for word in words if bundle_location.find(word)]
     if students[1:]:
         raise UserError(f"edgedistill search: {' and '.join(students)} are students; give one")
     paths = [word for word in words if word not in students]
+    if not paths and os.path.exists(question):
+        raise UserError(
+            f"edgedistill search: {question!r} is a file or a folder; put a question before it: edgedistill "
+            f'search "your question" {question}'
+        )
     unknown = [
         word
         for word in paths
@@ -96,8 +104,7 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     texts = list(places)
     asked = opened.tokenize([question], "query")
     reading.tokens(opened.not_read([question], asked, "query"))
-    rows, embedded = _kept_embeddings(opened, texts, request, session, reading)
-    session.log(reading.line)
+    rows, embedded = _kept_embeddings(opened, places, request, session, reading)
     cosines = similarity(opened.of("query").encode_ids(asked), rows)
     words = np.zeros_like(cosines)
     ranked_by = "cosine"
@@ -105,7 +112,7 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     if weight:
         try:
             words = bm25.BM25(texts, "BM25").shares([question])
-            ranked_by = f"cosine above the mean + {weight:g} × BM25"
+            ranked_by = RANKED_BY.format(weight)
             least = bm25.CLOSE
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"
@@ -197,7 +204,7 @@ def _line_of(part: str, lines: list[str], number: int, before: int) -> int:
 
 
 def _kept_embeddings(
-    opened: Bundle, texts: list[str], request: Search, session: Session, reading: Reading
+    opened: Bundle, places: Places, request: Search, session: Session, reading: Reading
 ) -> tuple[np.ndarray, int]:
     """The embeddings of distinct texts as documents, (n, d) int8, and how many of them were computed now: an
     earlier call with the same bundle and paths left the others in the cache, with the hashes of their
@@ -209,11 +216,19 @@ def _kept_embeddings(
     folder = session.cache / "search" / key
     known = dict[bytes, Any]()
     encoder = opened.of("document")
-    hashed = {hashlib.sha256(text.encode()).digest(): text for text in texts}
+    hashed = {hashlib.sha256(text.encode()).digest(): text for text in places}
     if cached_folder.intact(folder, session.log):
         known = {bytes(entry["text"]): entry for entry in np.load(folder / "embeddings.npy")}
-    new = [key for key in hashed if key not in known]
+    new = sorted(hashed.keys() - known.keys())  # in no order of files, so that the time left is a fair guess
     shown = session if len(new) > CHUNK else QUIET
+    if len(new) > MANY:
+        depth = 1 + len(Path(request.paths[0]).parts)
+        folders = Counter(Path(*path.parts[:depth]) for located in places.values() for path, _ in located)
+        most = " and ".join(str(folder) for folder, _ in folders.most_common(2))
+        session.log(
+            f"{len(new):,} new texts, most of them in {most}; name a folder to search less; Ctrl-C keeps "
+            "what is embedded"
+        )
     try:
         with progress_bar(len(new), shown.progress, "embedding", "new texts", shown.log) as advance:
             for start in range(0, len(new), CHUNK):
@@ -248,7 +263,7 @@ def table(answer: dict[str, Any]) -> str:
     """The results for reading: the scores that rank them, cosines and, where it was joined, BM25, file and
     line, and the text, cut to LINES of the terminal's width."""
     results = answer["results"]
-    titles = ["score", "cosine", *(["BM25"] if any(result["bm25"] for result in results) else [])]
+    titles = ["score", "cosine", *(["BM25"] if "×" in answer["ranked_by"] else [])]
     lines = ["Nothing close. The nearest anyway:"] if answer["close"] is False else []
     lines += [f"  #{''.join(f'{title:>8}' for title in titles)}  where"]
     for rank, result in enumerate(results, 1):
@@ -261,3 +276,17 @@ def table(answer: dict[str, Any]) -> str:
         lines += [f"{'':{INDENT}}and {counted(len(also) - SHOWN, 'place')} more"] if also[SHOWN:] else []
         lines += wrapped(" " * INDENT + escaped(text.replace("\n", " · ")), INDENT, LINES)
     return "\n".join(lines)
+
+
+def summary(answer: dict[str, Any]) -> str:
+    """What was searched, how much was not read, and what is unusual about the ranking; the JSON has all."""
+    read = answer["read"]
+    others = sum(count.total() for count in read["other_types"].values())
+    left = others + len(read["skipped"]) + len(read["not_read"])
+    line = f"{counted(read['files'], 'file')}, {counted(answer['texts'], 'text')}"
+    line += f" ({left:,} not read, or in part: --json)" * (left > 0)
+    line += f"; {counted(read['unknown_texts'], 'text')} unknown to the student" * (read["unknown_texts"] > 0)
+    line += "; too few to tell whether any answers" * (answer["close"] is None)
+    return line + f"; ranked by {answer['ranked_by']}" * (
+        answer["ranked_by"] != RANKED_BY.format(bm25.WEIGHT)
+    )

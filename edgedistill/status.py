@@ -10,9 +10,10 @@ from statistics import median
 import edgedistill
 from edgedistill import machine
 from edgedistill.errors import installing
-from edgedistill.files import Json
+from edgedistill.files import Json, read_json
 from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
 from edgedistill.runtime.bundle import load
+from edgedistill.runtime.bundle_location import SCORES
 from edgedistill.session import wrapped
 
 STUDENT = "nano"
@@ -54,7 +55,9 @@ def status(cache: Path) -> Json:
 
 def table(state: Json) -> str:
     """The same for reading, as wide as the terminal."""
-    first, *others = state["precisions"]
+    present, missing = (
+        ", ".join(name for name, has in state["extras"].items() if has is wanted) for wanted in (True, False)
+    )
     here = state["machine"]
     versions = state["versions"]
     size = sum(state["caches"].values()) / 1e6
@@ -62,11 +65,12 @@ def table(state: Json) -> str:
         "version": f"{state['version']}; Python {versions['python']}, onnxruntime {versions['onnxruntime']}",
         "processor": f"{here['cpu']}, {here['usable_cores']} cores; instructions for products of 8-bit "
         f"integers: {', '.join(state['int8_products']) or 'none'}",
-        "precision": f"{first}, the fastest on such a processor. Without {first}, a bundle runs in the first "
-        f"that it has of {', '.join(others)}",
-        "speed": f"{state['p50_ms']:.2f} ms for a short text with {STUDENT} on 1 thread",
-        "extras": ", ".join(name if has else f"{name} (missing)" for name, has in state["extras"].items()),
-        "to add": installing("NAME"),
+        "precision": f"the fastest first: {', '.join(state['precisions'])}; a bundle runs in the first that "
+        "it has",
+        "speed": f"{state['p50_ms']:.2f} ms for a short text with {STUDENT} on 1 thread; "
+        f"{read_json(SCORES)[STUDENT]['p50_ms']:.2f} ms on the processor in README",
+        "installed": present,
+        "missing": f"{missing or 'none'}; to add NAME, {installing('NAME')}",
         "cache": f"{state['cache']}, {size:,.1f} MB. You may delete it, or folders in it",
     }
     lines = [line for title, text in rows.items() for line in wrapped(f"{title:11}{text}", 11)]

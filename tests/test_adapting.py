@@ -119,32 +119,15 @@ def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_
         str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=other, steps=60
     )
     found = adapting.adapt(request, session)
-    commands, _, verdict = found["report"].rpartition("\n\n")
+    *_, verdict, commands = found["report"].split("\n\n")
     assert verdict.replace("\n", " ") == found["verdict"]
-    assert shlex.split(commands.splitlines()[-1])[-2:] == [
+    assert shlex.split(commands.splitlines()[0])[-2:] == [
         str(session.data / "own.txt"),
         found["bundle"],
     ]
     assert any("keeps its own space" in line for line in said)
     assert run.open_run(request.run).recipe.targets.align == "procrustes"  # type: ignore[union-attr]
     assert found["after"]["agreement"] > found["before"]["agreement"]
-
-
-def test_it_learns_from_a_second_teacher_too(world: World, student: Path, tmp_path):
-    second = recipe.Teacher(model=str(other_teacher(world, tmp_path / "other")))
-    request = adapting.Request(
-        *(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs"),
-        teacher=recipe.Teacher(model=str(world.teacher)),
-        steps=20,
-        also=second,
-    )
-    session = Session(data=documents(tmp_path / "data"))
-    found = adapting.adapt(request, session)
-    opened: Any = run.open_run(request.run)
-    assert [each.model for each in opened.recipe.targets.teachers] == ["other"]
-    assert found["after"]["agreement"] != found["before"]["agreement"]
-    with pytest.raises(UserError, match="planned with --also"):
-        adapting.adapt(replace(request, also=None), session, resume=True)
 
 
 def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, tmp_path, monkeypatch):
@@ -175,8 +158,7 @@ def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, t
         with pytest.raises(UserError, match=re.escape(place)):
             adapting.adapt(replace(request, **change), Session(data=data), resume=True)
     found = adapting.adapt(request, Session(data=data), resume=True)
-    stage = run.open_run(request.run).recipe.distilling[0]
-    assert found["steps"] > 0 and (stage.minutes if found["better"] else stage.steps == 0)
+    assert found["steps"] > 0 and run.open_run(request.run).recipe.distilling[0].minutes
 
 
 def test_an_unknown_precision_is_refused_before_anything_is_trained(student: Path, tmp_path):
@@ -263,7 +245,7 @@ def test_what_training_does_not_better_is_exported_as_it_was(
     found = adapting.adapt(request, Session(data=documents(tmp_path / "data")))
     assert not found["better"] and "no better than the start, which is exported" in found["report"]
     start, kept = (bundle.load(each).encode(sentences(9)) for each in (student, tmp_path / "b"))
-    assert np.min(np.sum(start * kept, 1)) > 0.99
+    assert np.array_equal(start, kept)
 
 
 def test_wrapped_lines_are_told_from_texts(tmp_path):

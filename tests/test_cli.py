@@ -118,7 +118,7 @@ def test_the_search_of_the_readme_prints_what_it_shows(monkeypatch, tmp_path):
     subprocess.run("\n".join(made), shell=True, check=True, cwd=tmp_path)
     done = in_a_process(*shlex.split(command)[1:], folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"```text\n{done.stdout}```" in "\n".join(lines)
+    assert f"```text\n{done.stdout}{done.stderr}```" in "\n".join(lines)
 
 
 def test_the_python_of_the_readme_prints_what_it_shows(tmp_path):
@@ -318,7 +318,7 @@ def test_status_says_what_is_here(tmp_path, monkeypatch):
     assert (found["version"], found["caches"]) == (edgedistill.__version__, {"search": 2_000_000})
     assert found["p50_ms"] > 0 and set(found["precisions"]) == set(PRECISIONS)  # type: ignore[operator, call-overload]
     shown = call("status", folder=tmp_path).stdout
-    first = "Without int8, a bundle runs in the first that it has of qdq, "
+    first = "the fastest first: int8, "
     assert first in " ".join(shown.split()) and shown.splitlines()[-1].split() == ["search", "2.0", "MB"]
 
 
@@ -412,7 +412,9 @@ def test_a_wrong_name_is_answered_with_the_nearest_and_the_others(tmp_path):
     assert done.stderr.startswith(
         "no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-2x128, bert-2x128-256, "
     )
-    assert done.stderr.endswith(f" and {others} more); `edgedistill recipes` lists them\n")
+    assert done.stderr.endswith(
+        f" and {others} more); begin with `starter`, `edgedistill recipes` lists all\n"
+    )
     many = [f"name-{number}" for number in range(MAX_NAMES + 1)]
     assert unknown_name("x", "y", many).endswith(f", name-12 and {len(many) - 5} more)")
 

@@ -28,10 +28,9 @@ def test_what_a_name_is(tmp_path):
     assert isinstance(found["unfinished"], resolve.RunFolder)
     assert found["bundle"] == resolve.BundleFolder(str(tmp_path / "bundle"), tmp_path / "bundle", None)
     assert isinstance(found["model"], resolve.ModelFolder)
-    assert isinstance(found["nothing"], resolve.HubId) and not found["nothing"].possible
+    assert isinstance(found["nothing"], resolve.HubId)
     assert resolve.resolve("packaged:all-MiniLM-L6-v2") == resolve.Packaged("packaged:all-MiniLM-L6-v2")
     assert isinstance(resolve.resolve("nano:int8"), resolve.BundleFolder)
-    assert resolve.HubId("owner/name").possible and not resolve.HubId("runs/x").possible
     assert resolve.model_files(found["model"], None, "teacher.model") == tmp_path / "model"
     with pytest.raises(
         UserError,

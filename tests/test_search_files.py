@@ -83,8 +83,7 @@ def test_no_passage_spans_the_pages_of_a_pdf(nano: Bundle, docs: Path, session: 
 
 
 def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session):
-    logged: list[str] = []
-    found = asked(nano, ["docs"], Session(cache_folder=session.cache, log=logged.append), top=99)
+    found = asked(nano, ["docs"], session, top=99)
     assert {(each["file"], each.get("line")): each["text"] for each in found["results"]} == {
         ("docs/lines.txt", 1): "A cat sleeps.",
         ("docs/lines.txt", 2): "The train leaves at nine.",
@@ -102,11 +101,8 @@ def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session):
     }
     assert (found["read"]["files"], found["texts"]) == (4, 6)
     assert list(found["read"]["skipped"]) == ["docs/binary.txt", "docs/other.tsv"]
-    [line] = logged
-    assert line.startswith(
-        "read 4 files; other types, not read: 1 .png; skipped 2: docs/binary.txt (binary, "
-    )
-    assert line.endswith("; --json names all")
+    told = "4 files, 6 texts (4 not read, or in part: --json); too few to tell whether any answers"
+    assert search_files.summary(found) == told
     assert found["results"][0]["line"] == 1 and found["results"][0]["file"] == "docs/page.md"
 
 
@@ -144,9 +140,9 @@ def test_without_the_extra_cosines_decide(nano: Bundle, docs: Path, session: Ses
     monkeypatch.setitem(sys.modules, "bm25s", None)
     found = asked(nano, ["docs/lines.txt"], session, "a cat")
     assert found["results"][0]["text"] == "A cat sleeps." and found["results"][0]["bm25"] == 0
-    assert found["ranked_by"] == (
-        "cosine alone (BM25 needs bm25s, which is not installed; in your clone of edgedistill: pip install "
-        '".[search]")'
+    assert search_files.summary(found).endswith(
+        "; ranked by cosine alone (BM25 needs bm25s, which is not installed; in your clone of edgedistill: "
+        'pip install ".[search]")'
     )
 
 
@@ -186,10 +182,12 @@ def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, sessi
     assert asked(nano, ["docs", "docs/*.?sv"], session, "another question")["embedded"] == 0
     assert {each["file"] for each in again["results"]} >= {"docs/moved.csv"}
     monkeypatch.setattr(search_files, "CHUNK", 1)
+    monkeypatch.setattr(search_files, "MANY", 1)
     (docs / "lines.txt").write_text("A cow sleeps.\nThe bus leaves at nine.\n")
-    logged = Mock(side_effect=[None, None, KeyboardInterrupt])  # as the first texts are embedded
+    logged = Mock(side_effect=[None, None, None, KeyboardInterrupt])  # as the first texts are embedded
     with pytest.raises(KeyboardInterrupt):
         asked(nano, ["docs", "docs/*.?sv"], replace(session, log=logged))
+    assert "2 new texts, most of them in docs/" in logged.call_args_list[2].args[0]
     assert asked(nano, ["docs", "docs/*.?sv"], session)["embedded"] == 1
     (docs / "moved.csv").unlink()
     assert asked(nano, ["docs", "docs/*.?sv"], session)["embedded"] == 0
@@ -285,9 +283,8 @@ def test_the_command(docs: Path, tmp_path, monkeypatch):
     page = " · ".join(line.removeprefix("# ") for line in PAGE.split("\n") if line)
     assert "".join(lines[2:4]).replace(" ", "") == page.replace(" ", "")
     assert lines[4].split()[::4] == ["2", "docs/rows.csv:2"] and len(lines) == 6
-    read, ranked = told.stderr.splitlines()
-    assert read == "read 2 files; read in part 1: docs/rows.csv (columns: id); --json names all"
-    assert ranked == "ranked by cosine above the mean + 2 × BM25"
+    few = "2 files, 2 texts (1 not read, or in part: --json); too few to tell whether any answers"
+    assert " ".join(told.stderr.split()) == few
     options = ("--json", "--top", "1", "--hybrid-weight", "0")
     told = call(*("search", QUESTION, "nano", "docs/*.md", "docs/rows.csv", *options), folder=tmp_path)
     found = json.loads(told.stdout)
@@ -303,7 +300,9 @@ def test_the_command(docs: Path, tmp_path, monkeypatch):
     ],
 )
 def test_what_stands_behind_the_question(docs: Path, line: str, expected: object):
-    assert search_files.arguments(line.split("|") if line else []) == expected
+    assert search_files.arguments("docs", line.split("|") if line else ["."]) == expected
+    with pytest.raises(UserError, match="'docs' is a file or a folder; put a question before it: "):
+        search_files.arguments("docs", [])
 
 
 def test_a_long_text_is_cut_to_three_lines(monkeypatch):
@@ -317,10 +316,12 @@ def test_a_long_text_is_cut_to_three_lines(monkeypatch):
         "cosine": 0.5,
         "bm25": 0.0,
     }
-    head, first, *cut = search_files.table({"results": [hit], "close": None}).splitlines()
+    answer: Any = {"results": [hit], "close": None, "ranked_by": "cosine"}
+    head, first, *cut = search_files.table(answer).splitlines()
     assert head == "  #   score  cosine  where" and first == "  1    3.20    0.50  a.txt:7" and len(cut) == 3
     assert all(len(line) <= 60 for line in cut) and cut[2].endswith(" …")
-    assert "    <.01  a.txt:7" in search_files.table({"results": [hit | {"bm25": 0.004}], "close": None})
+    answer = {"results": [hit | {"bm25": 0.004}], "close": False, "ranked_by": search_files.RANKED_BY}
+    assert "    <.01  a.txt:7" in search_files.table(answer)
 
 
 def test_a_pair_searches_with_both_encoders(docs: Path, session: Session, tmp_path):

@@ -15,13 +15,13 @@ from typing import Any
 from edgedistill import bundle_run, files, recipe, resolve, run
 from edgedistill.adapting.plan import Request, planned, resumed, timed
 from edgedistill.evaluation import scoring
-from edgedistill.export import bundle_writer
+from edgedistill.export import bundle_writer, pair_bundle
 from edgedistill.fitting import judge, queries
 from edgedistill.fitting.judge import Judge
 from edgedistill.fitting.queries import Queries
 from edgedistill.precisions import known_precisions
 from edgedistill.runtime import bundle
-from edgedistill.session import Session, wrapped
+from edgedistill.session import Log, Session, wrapped
 from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import device_of, flush_denormals
 from edgedistill.training import cache_passes, train
@@ -38,9 +38,9 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, suite, texts, steps,
     data, seconds, before, after, teacher, better, verdict, search, report}.
 
-    Where training has brought nothing, the student as it was is exported. With `resume`, an interrupted
-    adaptation goes on. Raises UserError for an unknown student or precision, too few texts, a student without
-    its teacher.
+    Where training has brought nothing, the student is exported as it was, and the run has what was trained.
+    With `resume`, an interrupted adaptation goes on. Raises UserError for an unknown student or precision,
+    too few texts or minutes, a student without its teacher.
     """
     flush_denormals()
     session = replace(session, data=session.data or Path(), device=device_of(session.device))
@@ -56,7 +56,6 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     taught = with_weights(open_teacher(spec.teacher, session), "--teacher")
     measuring = Judge(taught, sources.texts.sides[0], session, queries.asked(sources))
     before_s = time.perf_counter()
-    session.log(f"measuring {request.student} on {len(measuring.texts):,} held-out texts")
     if isinstance(source, bundle_run.BundleRun):
         student = scoring.Encoder.of(bundle.load(request.student))
     else:
@@ -67,24 +66,22 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         session.log(f"weak: {weak}")
     if not resume and request.steps is None:
         kept = EXPORT_S + 2 * measured_s + opened_s
-        spec = timed(spec, 60 * request.minutes - kept - (time.perf_counter() - request.began), session)
+        left = 60 * request.minutes - kept - (time.perf_counter() - request.began)
+        spec = timed(spec, request.minutes, left, session)
     info = train.train(spec, request.run, session, resume)
     trained = PreparedStudent.of(run.open_run(request.run))
-    after = measuring.measures(judge.encoder(trained, precisions[0]))
+    adapted = judge.encoder(trained, precisions[0])
+    after = measuring.measures(adapted)
     better = judge.is_better(after, before, teacher)
-    if not better:
-        _keep_start(request, spec, session)
     asked = {name: measuring.asked[name] for name in queries.TITLES if name in measuring.asked}
     if asked:
         _write_suite(request.suite, asked)
-    session.log(f"{request.run}: exporting {', '.join(precisions)}")
-    bundle_writer.export(str(request.run), precisions, request.out, session.log)
-    encoders = {
-        "before": student,
-        "after": scoring.Encoder.of(bundle.load(request.out)),
-        "teacher": measuring.by_teacher,
-    }
-    searched = queries.compared(asked, encoders, "after", session)
+    if better:
+        bundle_writer.export(str(request.run), precisions, request.out, session.log)
+    else:
+        _export_start(request, source, session.log)
+    encoders = {"before": student, "after": adapted, "teacher": measuring.by_teacher}
+    searched = queries.compared(asked, encoders)
     measured = {"before": before, "after": after, "teacher": teacher}
     steps = sum(stage["steps"] for stage in info["stages"])
     result = {
@@ -120,11 +117,13 @@ def _recipe(request: Request, source: run.Run, session: Session, resume: bool) -
     return spec
 
 
-def _keep_start(request: Request, spec: recipe.Recipe, session: Session) -> None:
-    """Put the student as it was in the place of the run that has brought nothing."""
-    stage = spec.stages[0].model_copy(update={"minutes": None, "steps": 0})
-    shutil.rmtree(request.run)
-    train.train(spec.model_copy(update={"stages": [stage]}), request.run, session)
+def _export_start(request: Request, source: run.Run, log: Log) -> None:
+    """Export the student as it was: a bundle is copied, since converting it again gives other embeddings."""
+    if isinstance(source, bundle_run.BundleRun):
+        with files.new_folder(request.out) as folder:
+            pair_bundle.copy(source.folder, folder)
+    else:
+        bundle_writer.export(request.student, list(request.precisions), request.out, log)
 
 
 def _write_suite(folder: Path, asked: Mapping[str, Queries]) -> None:
@@ -145,14 +144,14 @@ def _write_suite(folder: Path, asked: Mapping[str, Queries]) -> None:
 
 
 def _next(request: Request, result: dict[str, Any], compared: list[str]) -> list[str]:
-    """How to measure again and to search with the bundle, and last the verdict."""
+    """The verdict, and how to search with the bundle and to measure one again that is better."""
     data, bundle, suite = result["data"], result["bundle"], result["suite"]
     places = request.texts if data == "." else [os.path.join(data, text) for text in request.texts]
-    commands = [["bench", *compared, bundle, "--suite", suite]] if suite else []
-    commands.append(["search", "your question", *places, bundle])
+    commands = [["search", "your question", *places, bundle]]
+    commands += [["bench", *compared, bundle, "--suite", suite]] if suite and result["better"] else []
     return [
         "",
-        *(shlex.join(["edgedistill", *command]) for command in commands),
-        "",
         *wrapped(result["verdict"]),
+        "",
+        *(shlex.join(["edgedistill", *command]) for command in commands),
     ]

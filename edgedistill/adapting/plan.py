@@ -22,7 +22,6 @@ from edgedistill.teacher.embedder import open_teacher
 from edgedistill.training.initial_student import finished_student
 from edgedistill.training.load_models import quickest, with_weights
 
-FEWEST = 50  # texts that a student can be adapted to, and measured on
 BATCH = 64
 LONGEST = 24  # mean words from which on texts are cut into sentences, too
 PASSAGES_PER_WORD = 1 / 16  # about how many sentences and runs of them a text has for each of its words
@@ -32,6 +31,7 @@ FEWEST_STEPS, MOST_STEPS = 200, 2_000
 TEACHER_S = 2.0  # for measuring the teacher's speed
 BESIDE_S = 25.0  # of a processor, for all that is neither its work nor training
 MOST_BUSY = 4.0  # times as long as with a processor of its own; more is a machine that slept
+LEAST_S = 20.0  # of training, after which a student may be better
 TEACHER_SHARE = 0.45  # of the minutes that are left, at most, that it embeds
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
 # So that nine texts in ten are read to their end; longer ones take too long to learn from.
@@ -44,7 +44,7 @@ class Request:
 
     `student` is a shipped name, a bundle or a run, `texts` are globs, `out` is the bundle's folder, and runs
     lie in `runs`. `pairs` are a table of queries and the texts that answer them. `teacher` is another than
-    the student's own, `also` a second one beside it. All of it may take about `minutes` from when it `began`,
+    the student's own. All of it may take about `minutes` from when it `began`,
     by time.perf_counter; with `steps` these end the training, not the clock. With `overwrite`, an earlier run
     and bundle are replaced.
     """
@@ -60,7 +60,6 @@ class Request:
     precisions: tuple[str, ...] = ("int8",)
     overwrite: bool = False
     pairs: queries.Pairs | None = None
-    also: recipe.Teacher | None = None
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -79,53 +78,43 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
     steps there are at most; `timed` gives it the minutes that are left. Raises UserError where there is time
     for too few texts."""
     section = texts.files_section(request.texts, request.column, session.data)
-    corpus = texts.read(section, FEWEST, session)
+    corpus = texts.read(section, texts.FEWEST, session)
     if request.pairs is not None:
         request = replace(request, pairs=queries.counted(request.pairs, session))
     words = texts.word_counts(corpus.texts(range(len(corpus))))
-    wrapped = "; lines that are wrapped are read as paragraphs" if "unit" in section else ""
-    session.log(f"{len(corpus):,} texts of {words.mean():.0f} words on average{wrapped}")
     teacher = recorded.teacher(source.recipe, request.teacher, request.student)
     longest = teacher.model_copy(update={"max_tokens": MOST_TOKENS})
     whole = with_weights(open_teacher(longest, session), "--teacher")
     known = texts.whole_words(whole.tokenizer, texts.sample(corpus))
     if known < texts.OTHER:
-        advice = "a student learns little from such a teacher; another --teacher may know the language"
-        session.log(f"weak: {texts.unknown_language(known)}; {advice}")
+        session.log(
+            f"weak: {texts.unknown_language(known)}; a student learns little from such a teacher; another "
+            "--teacher may know the language"
+        )
     tokens = tokens_to_read(words, source.max_tokens, whole.max_tokens)
     if tokens > source.max_tokens:
-        fact = f"the student will read up to {tokens} tokens of each ({source.max_tokens} before)"
-        session.log(f"the texts are long: {fact}")
+        session.log(
+            f"the texts are long: the student will read up to {tokens} tokens of each ({source.max_tokens} "
+            "before)"
+        )
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
-    teachers = [teacher]
-    if request.also is not None:
-        teachers.append(quickest(request.also.model_copy(update={"max_tokens": teacher.max_tokens}), session))
-    most = math.inf if request.steps is not None else _most_rows(request, teachers, corpus, words, session)
+    most = math.inf if request.steps is not None else _most_rows(request, teacher, corpus, words, session)
     described = adaptation_recipe(request, source, teacher, section, words, tokens, most)
-    needs_general = False  # texts that a map to the student's space is fitted on
     if finished_student.needs_new_head(recipe.parse(described, "adapt"), source, whole.dims):
         session.log(f"{request.student} keeps its own space: the teacher's embeddings are rotated to it")
-        needs_general = True
         described = shapes.in_own_space(described, source.dims, whole.dims)
-    if others := [second.model_dump(exclude_defaults=True) for second in teachers[1:]]:
-        described["targets"] = {**shapes.targets(source.dims, math.inf), "teachers": others}
-        needs_general |= min(len(corpus), described["rows"].get("limit", len(corpus))) < 2 * source.dims
-    if needs_general:
-        described["rows"]["documentation_texts"] = texts.LEAST_GENERAL
+        described["rows"]["documentation_texts"] = texts.LEAST_GENERAL  # that the map is fitted on
     return recipe.parse(described, "adapt")
 
 
 def _most_rows(
-    request: Request, teachers: list[recipe.Teacher], corpus: Corpus, words: np.ndarray, session: Session
+    request: Request, teacher: recipe.Teacher, corpus: Corpus, words: np.ndarray, session: Session
 ) -> float:
-    """How many whole texts and passages the teachers can embed in their share of the minutes. Raises
-    UserError for fewer than FEWEST."""
-    session.log("measuring how fast the teacher is here")
+    """How many whole texts and passages the teacher can embed in its share of the minutes. Raises UserError
+    for fewer than texts.FEWEST."""
     since, worked = time.perf_counter(), time.process_time()
-    opened, sample = [open_teacher(teacher, session) for teacher in teachers], training_time.sample(corpus)
-    seconds = sum(
-        training_time.seconds_per_text(teacher, sample, session.device, TEACHER_S) for teacher in opened
-    )
+    opened, sample = open_teacher(teacher, session), training_time.sample(corpus)
+    seconds = training_time.seconds_per_text(opened, sample, session.device, TEACHER_S)
     busy = (time.perf_counter() - since) / max(0.01, time.process_time() - worked)
     beside = BESIDE_S * min(MOST_BUSY, max(1.0, busy))
     mean = float(words.mean())
@@ -135,19 +124,23 @@ def _most_rows(
     rows = left * TEACHER_SHARE / seconds
     if request.pairs is not None:
         rows -= 2 * request.pairs.rows
-    if rows >= FEWEST:
+    if rows >= texts.FEWEST:
         return rows
-    needed = request.minutes + (FEWEST - rows) * seconds / 60 / TEACHER_SHARE
+    needed = request.minutes + (texts.FEWEST - rows) * seconds / 60 / TEACHER_SHARE
     fact = f"the teacher embeds {1 / seconds:.0f} texts/s here and the rest takes {beside:.0f} s, so there is"
-    way_out = f"time for fewer than {FEWEST} texts; give --minutes {math.ceil(10 * needed) / 10:g}"
+    way_out = f"time for fewer than {texts.FEWEST} texts; give --minutes {math.ceil(10 * needed) / 10:g}"
     raise UserError(f"--minutes {request.minutes:g}: {fact} {way_out}")
 
 
-def timed(spec: recipe.Recipe, seconds: float, session: Session) -> recipe.Recipe:
-    """The recipe with so many seconds for training."""
+def timed(spec: recipe.Recipe, minutes: float, seconds: float, session: Session) -> recipe.Recipe:
+    """The recipe with the seconds that are left of the `minutes` for training. Raises UserError for fewer
+    than LEAST_S."""
+    if seconds < LEAST_S:
+        enough = math.ceil(minutes + (2 * LEAST_S - seconds) / 60)
+        raise UserError(f"--minutes {minutes:g}: too few, they leave no time for training; give {enough}")
     described = spec.model_dump(by_alias=True, exclude_defaults=True)
-    described["stages"] = queries.timed(described["stages"], max(1.0, seconds) / 60)
-    session.log(f"{duration(max(1.0, seconds))} for training")
+    described["stages"] = queries.timed(described["stages"], seconds / 60)
+    session.log(f"{duration(seconds)} for training")
     return recipe.parse(described, "adapt")
 
 
@@ -157,13 +150,9 @@ def resumed(request: Request, source: run.Run, file: Path, session: Session) -> 
     pairs were asked for and are not now, or the other way round."""
     planned = recipe.read(file).model_dump(mode="json", by_alias=True)
     texts_stage, *behind = planned["stages"]
-    others = (planned["targets"] or {}).get("teachers", [])
-    for option, before, asked in (("pairs", behind, request.pairs), ("also", others, request.also)):
-        if bool(before) != (asked is not None):
-            fact = f"planned {'with' if before else 'without'} --{option}"
-            raise UserError(f"{file.parent}: {fact}; resume it likewise, change --out, or add --overwrite")
-    if request.also is not None:
-        others[0]["model"] = request.also.model
+    if bool(behind) != (request.pairs is not None):
+        fact = f"planned {'with' if behind else 'without'} --pairs"
+        raise UserError(f"{file.parent}: {fact}; resume it likewise, change --out, or add --overwrite")
     if request.pairs is not None:
         pairs = queries.relative(request.pairs, session).section
         behind[0]["rows"] |= {key: pairs[key] for key in ("files", "columns")}

@@ -161,10 +161,7 @@ class CorpusPass(ABC):
                 object_store.pull(folder, RECORD)
         missing = [shard for shard in wanted if not intact(self.shard(shard), self.session.log)]
         if missing:
-            self.session.log(
-                f"{self.name}: {self.work} {len(self.corpus):,} texts; {len(wanted) - len(missing)} of "
-                f"{len(wanted)} shards already done"
-            )
+            self.session.log(f"{self.name}: {self.work} {self.rows(missing):,} of {len(self.corpus):,} texts")
         return missing
 
     def run(self, share: Share = ALL) -> None:

@@ -16,6 +16,17 @@ from edgedistill.data import input_file
 from edgedistill.errors import UserError
 from edgedistill.reading import Reading, endings
 
+MADE = {  # what a folder below another is, whose texts are not its user's: names that are in it
+    "a virtual environment": {"pyvenv.cfg"},
+    "a bundle": {"manifest.json", "parity.json"},
+    "a pair of encoders": {"manifest.json", "document"},
+    "a run": {"recipe.yaml", "tokenizer"},
+    "a fit": {"state.json", "trials"},
+    "a suite": {"suite.yaml"},
+    "an exported student": {"student.bin"},
+    "an exported page": {"students.json"},
+}
+
 
 def matching_files(
     patterns: list[str], data: Path | None, place: str, reading: Reading | None = None
@@ -167,16 +178,17 @@ def _names(folder: Path, reading: Reading) -> list[str]:
 
 def _folders(top: Path, reading: Reading) -> list[Path]:
     """A folder and every folder below it, each once; what is reached only by a link comes last. No folder
-    that hides behind a dot, no virtual environment and none of installed packages."""
+    that hides behind a dot, none of installed packages, and none of MADE below the first."""
     folders = list[Path]()
     links = [top]
     seen = set[str]()
     while links:
         for folder, names, inside in os.walk(links.pop(0), onerror=reading.closed):
             real = os.path.realpath(folder)
-            if environment := "pyvenv.cfg" in inside:
-                reading.skip(folder, UserError("a virtual environment"))
-            if environment or real in seen:
+            made = [what for what, marks in MADE.items() if marks <= {*names, *inside} and folder != str(top)]
+            if made:
+                reading.skip(folder, UserError(made[0]))
+            if made or real in seen:
                 names.clear()
                 continue
             seen.add(real)

@@ -92,7 +92,7 @@ def kind(path: Path) -> str:
         command = f"pandoc --to plain --wrap none {path} --output {plain.with_suffix('.txt').name}"
         raise UserError(f"{path}: {suffix} files are not read; convert it first, for example: {command}")
     if suffix not in KINDS:
-        way_out = "rename it if it is one of them, or pipe its lines to a command that reads stdin"
+        way_out = "rename it if it is one of them; `edgedistill embed nano` reads lines from stdin"
         raise UserError(f"{path}: {unknown_name('file type', suffix, KINDS)}, each also .gz; {way_out}")
     if suffix == ".json":
         with opened(path) as file, damage_as_user_error(str(path), lambda: "at its start"):

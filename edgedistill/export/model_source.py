@@ -16,7 +16,7 @@ from transformers.models.auto import modeling_auto as auto
 from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.recipe import Pooling, Recipe
-from edgedistill.resolve import BundleFolder, HubId, ModelFolder, Packaged, Resolved
+from edgedistill.resolve import BundleFolder, RunFolder
 from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
@@ -73,20 +73,13 @@ def opened(source_of: str | Path | Source) -> Iterator[run.Run]:
     )
     if pooling is not None and pooling not in get_args(Pooling):
         raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(Pooling))}")
-    resolved = resolve.resolve(source)
+    resolved = resolve.exported(source, revision)
     if isinstance(resolved, BundleFolder):
         yield bundle_run.open_finished(source, "export")
         return
-    if not _is_model(resolved):
-        if isinstance(resolved, ModelFolder):
-            raise UserError(
-                f"{source}: neither a run (no run.json) nor a model (no config.json); give a run that "
-                "edgedistill train has written, or a model"
-            )
+    if isinstance(resolved, RunFolder):
         yield run.open_run(source, remote_code=remote_code)
         return
-    if revision is None and isinstance(resolved, HubId):
-        raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision main")
     teacher = {"model": source, "pooling": pooling, "revision": revision, "dtype": "fp32"}
     teacher = {key: value for key, value in teacher.items() if value is not None}
     content = {"name": name_of(source), "teacher": teacher, "student": {"kind": "teacher"}}
@@ -102,17 +95,6 @@ def name_of(source: str) -> str:
     name."""
     last = Path(source).resolve().name if Path(source).is_dir() else re.split("[/:]", source)[-1]
     return re.sub(r"[^a-z0-9._-]+", "-", last.lower()).lstrip("._-") or "model"
-
-
-def _is_model(resolved: Resolved) -> bool:
-    """Whether this names a model: a folder with a config or modules, a packaged teacher, or a hub id where
-    there is no such folder."""
-    if isinstance(resolved, ModelFolder):
-        return any(
-            (resolved.folder / name).exists()
-            for name in ("modules.json", "config.json", "adapter_config.json")
-        )
-    return isinstance(resolved, Packaged) or (isinstance(resolved, HubId) and resolved.possible)
 
 
 def check_encoder(folder: Path, source: str, pooling: str | None) -> None:

@@ -79,7 +79,13 @@ def _write_side(source: Source, precisions: list[str], folder: Path, log: Log) -
             f"{source.name}: {'a classifier' if about.get('labels') else 'a pair itself'}; a pair is made of "
             "two encoders, give one"
         )
-    raise_failed(manifests.changes(resolved.folder, about, sorted(about["files"])))
+    copy(resolved.folder, folder)
+
+
+def copy(source: Path, folder: Path) -> None:
+    """Copy a bundle's files, after their hashes are checked."""
+    about = manifests.read(source)
+    raise_failed(manifests.changes(source, about, sorted(about["files"])))
     for name in (*about["files"], "manifest.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(resolved.folder / name, folder / name)
+        shutil.copyfile(source / name, folder / name)

@@ -163,8 +163,7 @@ def table(measured: Mapping[str, Measures], search: dict[str, Any], count: int) 
         few = ", too few to tell," if searched["queries"] < queries.FEW_QUERIES else ""
         title = f"nDCG@10 of {searched['queries']:,} queries{few} {queries.TITLES[name]}"
         add(title, searched["ndcg_at_10"])
-        alone = f"weight {search['bm25_weight']:g}; alone {100 * searched['bm25']:.1f}"
-        add(f"  with BM25 ({alone})", searched["with_bm25"])
+        add(f"  with BM25 (alone {100 * searched['bm25']:.1f})", searched["with_bm25"])
     return tables.of_cells([f"{count:,} held-out texts", *measured], rows)
 
 

@@ -250,7 +250,7 @@ def measured(shape: Shape, student: PreparedStudent, timed: list[str]) -> Costed
     reader = Reader(student.tokenizer, "", student.max_tokens)
     drawn, ids = samples(reader, []), reader.token_ids(timed)
     sizes, rounds = size_and_latency(student.module, [shape.precision], drawn, ids, threads=1)
-    size = sizes[shape.precision] + texts.tokenizer_bytes(student.tokenizer, student.max_tokens)
+    size = sizes[shape.precision] + shapes.tokenizer_bytes(student.tokenizer, student.max_tokens)
     backend: Any = student.tokenizer.backend_tokenizer
     backend.no_padding()
     backend.enable_truncation(student.max_tokens)

@@ -17,10 +17,11 @@ import numpy as np
 
 from edgedistill import recipe
 from edgedistill.data import file_patterns, made_tuples, rows
+from edgedistill.data.bm25 import WEIGHT
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError, as_options
 from edgedistill.evaluation.suites import retrieval
-from edgedistill.evaluation.suites.cosines import Encoder, Remembered
+from edgedistill.evaluation.suites.cosines import Encoder
 from edgedistill.evaluation.suites.retrieval import BESIDE
 from edgedistill.evaluation.suites.suite_files import Search
 from edgedistill.session import Session
@@ -35,7 +36,6 @@ PAIR_INITIAL_SHARE = 0.6  # of what the texts have taught: see bench/LOG.md
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 150
 MOST_TEXTS = 1_000  # among which the answers are to be found
 MOST_QUERIES = 300
-WEIGHTS = (0.5, 1.0, 2.0, 3.0)  # of BM25, of which the best is chosen on held-out queries
 FEW_QUERIES = 50  # below which a difference of a point or two says nothing
 COLUMNS = "--query-column and --text-column"
 WORDS = {"--pairs.files": "--pairs", "--pairs.columns": COLUMNS, "columns and exclude": COLUMNS}
@@ -194,31 +194,18 @@ def _made(texts: list[str]) -> dict[str, list[str]]:
     return made
 
 
-def compared(
-    asked: Mapping[str, Queries], encoders: Mapping[str, Encoder], chosen: str, session: Session
-) -> dict[str, Any]:
-    """nDCG@10 of encoders on queries, alone and beside BM25, {"bm25_weight", "made", "own"}: the weight is
-    the best one of the encoder `chosen` on the user's own queries, else on those made of the texts."""
-    if not asked:
-        return {}
-    session.log(f"searching with {sum(len(collection.queries) for collection in asked.values()):,} queries")
-    remembered = {
-        who: Encoder(Remembered(encoder.text), Remembered(encoder.query), Remembered(encoder.document))
-        for who, encoder in encoders.items()
-    }
+def compared(asked: Mapping[str, Queries], encoders: Mapping[str, Encoder]) -> dict[str, Any]:
+    """nDCG@10 of encoders on queries, alone and beside BM25 as `search` joins them, {"made", "own"}."""
 
-    def searched(name: str, weight: float) -> dict[str, Any]:
-        collection = asked[name]
-        rankings = {who: collection.rankings(encoder, Search(weight)) for who, encoder in remembered.items()}
+    def searched(collection: Queries) -> dict[str, Any]:
+        rankings = {who: collection.rankings(encoder, Search(WEIGHT)) for who, encoder in encoders.items()}
         beside = {who: by_title[BESIDE] for who, by_title in rankings.items()}
         return {
             "queries": len(collection.queries),
             "texts": len(collection.documents),
             "ndcg_at_10": {who: by_title[""]["ndcg_at_10"] for who, by_title in rankings.items()},
             "with_bm25": {who: measures["ndcg_at_10"] for who, measures in beside.items()},
-            "bm25": beside[chosen]["bm25"]["ndcg_at_10"],
+            "bm25": next(iter(beside.values()))["bm25"]["ndcg_at_10"],
         }
 
-    judged = "own" if "own" in asked else "made"
-    weight = max(WEIGHTS, key=lambda weight: searched(judged, weight)["with_bm25"][chosen])
-    return {"bm25_weight": weight, **{name: searched(name, weight) for name in asked}}
+    return {name: searched(collection) for name, collection in asked.items()}

@@ -6,16 +6,20 @@ A shape's size is estimated in a moment, so that only those near the budget are 
 
 from __future__ import annotations
 
+import json
 import math
+import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
 from edgedistill import bundle_run, files, recipe, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
+from edgedistill.export import library_files
 from edgedistill.fitting import texts
 from edgedistill.fitting.texts import MAX_TOKENS
 from edgedistill.precisions import PRECISIONS as ROWS
@@ -248,10 +252,10 @@ def finished_stage(kind: str) -> dict[str, Any]:
     return {**settings, "batch": 64, "initial_share": INITIAL_SHARE, "rehearsal": REHEARSAL}
 
 
-def targets(width: int, dims: float) -> dict[str, Any]:
+def targets(width: int, dims: int) -> dict[str, Any]:
     """The recipe's `targets` of a student that keeps its own space, of `width` dimensions: the embeddings of
-    another teacher, of `dims`, rotated to where the student has them. Several teachers have more than its
-    own: infinite ones. Cosines among texts stay as they are."""
+    another teacher, of `dims`, rotated to where the student has them. Cosines among texts stay as they
+    are."""
     if dims < width:
         return {"dims": width, "reduce": {"kind": "ridge"}}
     reduce = {"kind": "pca", "centre": False} if dims > width else {"kind": "none"}
@@ -296,7 +300,7 @@ def find(teacher: TeacherEncoder, corpus: Corpus, max_mb: float, own_space: bool
         most,
         chosen,
         tokens,
-        texts.tokenizer_bytes(tokenizer, most) / tokens,
+        tokenizer_bytes(tokenizer, most) / tokens,
         _used(tokenizer, corpus) if trimmable else tokens,
         trimmable,
         finished_students(sample),
@@ -322,6 +326,14 @@ def _layers(encoder: TeacherEncoder, weights: str, most: int) -> Layers:
         min(most, positions - first),
         encoder.module.poolings[0],
     )
+
+
+def tokenizer_bytes(tokenizer: Any, max_tokens: int) -> int:
+    """Bytes of the tokenizer.json that a bundle would have."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        content = library_files.tokenizer_json(Path(folder), max_tokens)
+    return len(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()) + 1
 
 
 def _used(tokenizer: Any, corpus: Corpus) -> int:

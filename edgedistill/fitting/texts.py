@@ -3,30 +3,31 @@ language."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe
 from edgedistill.data import file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import KINDS
 from edgedistill.errors import UserError, as_options, counted
-from edgedistill.export import library_files
 from edgedistill.session import Session
-from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.training_sources import TrainingSources
+
+if TYPE_CHECKING:  # `adapt` counts texts before it imports torch
+    from transformers import PreTrainedTokenizerBase
+
+    from edgedistill.teacher.encoder import TeacherEncoder
 
 DOCUMENTATION = "documentation"  # a name for texts: sentences that come with this package
 MOST_TEXTS = 200_000  # more bring a small student nothing in an hour
 LEAST_TEXTS = 200
+FEWEST = 50  # that a student can be adapted to, and measured on
 ENOUGH_TEXTS = 20_000  # of which a student of this size gains
 MOST_EPOCHS = 40.0  # more passes over the texts bring nothing
 MAX_TOKENS = 256  # of a text, that a student of a fit reads
@@ -146,14 +147,6 @@ def training_section(whole: dict[str, Any], read: Corpus, most: int) -> dict[str
     if general:
         section["documentation_texts"] = general
     return section
-
-
-def tokenizer_bytes(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
-    """Bytes of the tokenizer.json that a bundle would have."""
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        content = library_files.tokenizer_json(Path(folder), max_tokens)
-    return len(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()) + 1
 
 
 # ---- the language that a teacher knows

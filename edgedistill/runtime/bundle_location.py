@@ -116,10 +116,8 @@ def _not_found(name: str) -> str:
             f"{name} --revision main --out bundles/{model}"
         )
     known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
-    return (
-        f"{unknown_name('bundle', name, known)}; `edgedistill students` lists what ships, `edgedistill "
-        "export MODEL` makes one"
-    )
+    fact = f"{name}: no such folder, and " * (len(Path(name).parts) > 1) + unknown_name("bundle", name, known)
+    return f"{fact}; `edgedistill students` lists what ships, `edgedistill export MODEL` makes one"
 
 
 def languages(manifest: Json) -> list[str]:

@@ -315,6 +315,17 @@ def test_a_folder_is_its_texts_and_tables(tree: Path):
         "plain/g.py",
         "env/pyvenv.cfg",
         "env/f.md",
+        "mine/manifest.json",
+        "mine/parity.json",
+        "mine/README.md",
+        "pair/manifest.json",
+        "pair/document/README.md",
+        "run/recipe.yaml",
+        "run/tokenizer/vocabulary.txt",
+        "mine-suite/suite.yaml",
+        "mine-suite/made/corpus.jsonl",
+        "out/student.bin",
+        "out/README.md",
     ):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text("no text\n")
@@ -336,6 +347,7 @@ def test_a_folder_is_its_texts_and_tables(tree: Path):
     assert "plain/.c.txt" not in found(tree, "plain/**/*.txt")
     assert found(tree, "plain/.c*", ".git/*.md") == ["plain/.c.txt", ".git/d.md"]
     assert found(tree / "node_modules", "**/*.md") == ["e/f.md"]
+    assert found(tree, "mine-suite", "env") == ["mine-suite/made/corpus.jsonl", "env/f.md"]
     (tree / "code").mkdir()
     (tree / "code" / "a.py").write_text("no text\n")
     with pytest.raises(UserError, match=r"--texts: .*'code': no texts in this folder .*, but 1 .py;"):

@@ -193,7 +193,7 @@ def test_a_killed_upload_is_not_taken_to_be_there(world: World, tmp_path, store:
     assert line.startswith("s3://bucket/run/") and "check the network" in line, line
     assert "run.json" not in store.objects("bucket/run/")
     line = only_line(store.command("other", "export", "s3://bucket/run", "--out", tmp_path / "bundle"))
-    assert "s3/bucket/run: not a run (no run.json)" in line, line
+    assert "s3://bucket/run: no such folder here" in line, line
     store.fails("500", 0, "PUT")
     assert store.command("home", *train, "--resume", **here).returncode == 0
     assert "run.json" in store.objects("bucket/run/")

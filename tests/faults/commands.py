@@ -208,7 +208,7 @@ def stable(name: str, place: Path) -> dict[str, Contents | None]:
         kept = contents(place / command.keeps)
         found[command.keeps] = {each: kept[each] for each in kept if "/." not in f"/{each}"}
     if command.prints:  # below the lines that count what was embedded now
-        found["stdout"] = {"": (place / f"{name}.log").read_bytes().partition(b"ranked by")[2]}
+        found["stdout"] = {"": (place / f"{name}.log").read_bytes().partition(b"  #")[2]}
     return found
 
 

@@ -50,7 +50,8 @@ def test_an_unknown_bundle_gets_the_closest_name(tmp_path, monkeypatch):
         bundle.load("mien")
     with pytest.raises(
         UserError,
-        match=r"^no bundle '\S+nothing'; choose one: \(micro, mine, multi, nano, small\); "
+        match=r"^\S+nothing: no such folder, and no bundle '\S+nothing'; choose one: \(micro, mine, multi, "
+        r"nano, small\); "
         r"`edgedistill students` lists what ships, `edgedistill export MODEL` makes one$",
     ):
         bundle.load(tmp_path / "nothing")
