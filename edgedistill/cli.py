@@ -463,6 +463,11 @@ def adapt(
         None, "MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."
     ),
     revision: Revision = None,
+    also: str | None = _value(
+        None,
+        "MODEL[@REV]",
+        "A second teacher beside it, such as intfloat/multilingual-e5-small@main: learn from both.",
+    ),
     minutes: float = _value(10, "N", "Minutes for the whole command.", min=0.1, max=100_000),
     steps: int | None = _value(
         None, "N", "Train so many steps instead of by the clock: the same student each time.", min=1
@@ -496,10 +501,14 @@ def adapt(
     from edgedistill.fitting.queries import Pairs
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
+    second = None
+    if also is not None:
+        model, _, of_second = also.partition("@")
+        second = recipe.Teacher(model=model, revision=of_second or None)
     queries = None if pairs is None else Pairs(pairs, query_column, text_column)
     request = adapting.Request(
         *(student, texts, out, Path("runs"), column, other, minutes, steps),
-        *(tuple(listed(precision)), overwrite, queries, began),
+        *(tuple(listed(precision)), overwrite, queries, second, began),
     )
     marks = {out: "manifest.json", request.run: "run.json", request.suite: "suite.yaml"}
     for folder, mark in marks.items() if not resume else ():

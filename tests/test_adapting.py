@@ -130,6 +130,23 @@ def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_
     assert found["after"]["agreement"] > found["before"]["agreement"]
 
 
+def test_it_learns_from_a_second_teacher_too(world: World, student: Path, tmp_path):
+    second = recipe.Teacher(model=str(other_teacher(world, tmp_path / "other")))
+    request = adapting.Request(
+        *(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs"),
+        teacher=recipe.Teacher(model=str(world.teacher)),
+        steps=20,
+        also=second,
+    )
+    session = Session(data=documents(tmp_path / "data"))
+    found = adapting.adapt(request, session)
+    opened: Any = run.open_run(request.run)
+    assert [each.model for each in opened.recipe.targets.teachers] == ["other"]
+    assert found["after"]["agreement"] != found["before"]["agreement"]
+    with pytest.raises(UserError, match="planned with --also"):
+        adapting.adapt(replace(request, also=None), session, resume=True)
+
+
 def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "FEWEST_STEPS", 40)
     data = documents(tmp_path / "data")

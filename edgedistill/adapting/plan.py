@@ -44,7 +44,7 @@ class Request:
 
     `student` is a shipped name, a bundle or a run, `texts` are globs, `out` is the bundle's folder, and runs
     lie in `runs`. `pairs` are a table of queries and the texts that answer them. `teacher` is another than
-    the student's own. All of it may take about `minutes` from when it `began`,
+    the student's own, `also` a second one beside it. All of it may take about `minutes` from when it `began`,
     by time.perf_counter; with `steps` these end the training, not the clock. With `overwrite`, an earlier run
     and bundle are replaced.
     """
@@ -60,6 +60,7 @@ class Request:
     precisions: tuple[str, ...] = ("int8",)
     overwrite: bool = False
     pairs: queries.Pairs | None = None
+    also: recipe.Teacher | None = None
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -98,23 +99,35 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
             "before)"
         )
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
-    most = math.inf if request.steps is not None else _most_rows(request, teacher, corpus, words, session)
+    teachers = [teacher]
+    if request.also is not None:
+        teachers.append(quickest(request.also.model_copy(update={"max_tokens": teacher.max_tokens}), session))
+    most = math.inf if request.steps is not None else _most_rows(request, teachers, corpus, words, session)
     described = adaptation_recipe(request, source, teacher, section, words, tokens, most)
+    needs_general = False  # texts that a map to the student's space is fitted on
     if finished_student.needs_new_head(recipe.parse(described, "adapt"), source, whole.dims):
         session.log(f"{request.student} keeps its own space: the teacher's embeddings are rotated to it")
+        needs_general = True
         described = shapes.in_own_space(described, source.dims, whole.dims)
-        described["rows"]["documentation_texts"] = texts.LEAST_GENERAL  # that the map is fitted on
+    if others := [second.model_dump(exclude_defaults=True) for second in teachers[1:]]:
+        described["targets"] = {**shapes.targets(source.dims, math.inf), "teachers": others}
+        needs_general |= min(len(corpus), described["rows"].get("limit", len(corpus))) < 2 * source.dims
+    if needs_general:
+        described["rows"]["documentation_texts"] = texts.LEAST_GENERAL
     return recipe.parse(described, "adapt")
 
 
 def _most_rows(
-    request: Request, teacher: recipe.Teacher, corpus: Corpus, words: np.ndarray, session: Session
+    request: Request, teachers: list[recipe.Teacher], corpus: Corpus, words: np.ndarray, session: Session
 ) -> float:
-    """How many whole texts and passages the teacher can embed in its share of the minutes. Raises UserError
-    for fewer than texts.FEWEST."""
+    """How many whole texts and passages the teachers can embed in their share of the minutes. Raises
+    UserError for fewer than FEWEST."""
+    session.log("measuring how fast the teacher is here")
     since, worked = time.perf_counter(), time.process_time()
-    opened, sample = open_teacher(teacher, session), training_time.sample(corpus)
-    seconds = training_time.seconds_per_text(opened, sample, session.device, TEACHER_S)
+    opened, sample = [open_teacher(teacher, session) for teacher in teachers], training_time.sample(corpus)
+    seconds = sum(
+        training_time.seconds_per_text(teacher, sample, session.device, TEACHER_S) for teacher in opened
+    )
     busy = (time.perf_counter() - since) / max(0.01, time.process_time() - worked)
     beside = BESIDE_S * min(MOST_BUSY, max(1.0, busy))
     mean = float(words.mean())
@@ -150,9 +163,13 @@ def resumed(request: Request, source: run.Run, file: Path, session: Session) -> 
     pairs were asked for and are not now, or the other way round."""
     planned = recipe.read(file).model_dump(mode="json", by_alias=True)
     texts_stage, *behind = planned["stages"]
-    if bool(behind) != (request.pairs is not None):
-        fact = f"planned {'with' if behind else 'without'} --pairs"
-        raise UserError(f"{file.parent}: {fact}; resume it likewise, change --out, or add --overwrite")
+    others = (planned["targets"] or {}).get("teachers", [])
+    for option, before, asked in (("pairs", behind, request.pairs), ("also", others, request.also)):
+        if bool(before) != (asked is not None):
+            fact = f"planned {'with' if before else 'without'} --{option}"
+            raise UserError(f"{file.parent}: {fact}; resume it likewise, change --out, or add --overwrite")
+    if request.also is not None:
+        others[0]["model"] = request.also.model
     if request.pairs is not None:
         pairs = queries.relative(request.pairs, session).section
         behind[0]["rows"] |= {key: pairs[key] for key in ("files", "columns")}

@@ -252,10 +252,10 @@ def finished_stage(kind: str) -> dict[str, Any]:
     return {**settings, "batch": 64, "initial_share": INITIAL_SHARE, "rehearsal": REHEARSAL}
 
 
-def targets(width: int, dims: int) -> dict[str, Any]:
+def targets(width: int, dims: float) -> dict[str, Any]:
     """The recipe's `targets` of a student that keeps its own space, of `width` dimensions: the embeddings of
-    another teacher, of `dims`, rotated to where the student has them. Cosines among texts stay as they
-    are."""
+    another teacher, of `dims`, rotated to where the student has them. Several teachers have more than its
+    own: infinite ones. Cosines among texts stay as they are."""
     if dims < width:
         return {"dims": width, "reduce": {"kind": "ridge"}}
     reduce = {"kind": "pca", "centre": False} if dims > width else {"kind": "none"}
