@@ -32,19 +32,40 @@ Open a bundle, embed texts with it, compare and search. A *bundle* is a folder w
 
 The other examples continue this one. A test runs them.
 
+A student reads `max_tokens` of a text, 256 in most, and ignores the rest. So split long documents, and keep for each part which document it is of:
+
+    >>> files = {"trains.txt": "The train leaves at nine. " * 50, "soup.txt": "Soup is served hot."}
+    >>> parts = [(name, part) for name, text in files.items() for part in encoder.passages(text)]
+    >>> part_rows = encoder.encode_document([part for _, part in parts])
+    >>> indices, cosines = encoder.search("When does the train go?", part_rows, k=1)
+    >>> parts[indices[0]][0]
+    'trains.txt'
+
 | to | use |
 | --- | --- |
 | open a bundle | [`load`](#load) |
 | embed queries and documents for search | [`encode_query`](#bundleencode_query), [`encode_document`](#bundleencode_document) |
 | embed texts to compare with each other, such as duplicates or clusters | [`encode`](#bundleencode) |
 | compare embeddings | [`similarity`](#similarity) |
-| search | [`Bundle.search`](#bundlesearch); [`search`](#search) for embeddings alone, and for binary ones |
+| search | [`Bundle.search`](#bundlesearch); [`search`](#search) for embeddings alone, and for binary ones. Both rank by cosine; [by meaning and by words](INTEGRATIONS.md#by-meaning-and-by-words) |
 | split texts that are too long | [`passages`](#bundlepassages), [`token_counts`](#bundletoken_counts) |
 | label texts | [`classify`](#classifierbundleclassify) |
 | list the students that ship | [`shipped`](#shipped) |
 | catch errors | [`UserError`](#usererror), [`CheckFailed`](#checkfailed) |
 
-Embeddings are numpy arrays. Their rows have unit length, so the dot product of two is their cosine. The methods are named as in sentence-transformers; their options differ.
+Embeddings are numpy arrays. Their rows have unit length, so the dot product of two is their cosine. The methods are named as in sentence-transformers; their options differ:
+
+| sentence-transformers | here |
+| --- | --- |
+| `batch_size`, in texts | `batch_tokens`, in tokens |
+| `show_progress_bar` | `progress` |
+| `truncate_dim` | `dim` |
+| `prompt_name` | `role` |
+| `precision="ubinary"` | `precision="binary"` |
+| `normalize_embeddings` | always |
+| `util.semantic_search(…, top_k)` | `search(…, k)` |
+
+Types in the signatures: `Calibration` is what `Bundle.calibration` holds, and `PLAIN` that of a bundle whose manifest has none. `Item` is a string, or a pair of strings. `Classification` is a named tuple (labels, probabilities). `Json` is a dict.
 
 Before you store embeddings, read [when to embed again](../README.md#what-an-index-survives) and [what int8 and binary cost](../DESIGN.md#embeddings-in-fewer-bytes).
 """  # noqa: E501

@@ -193,7 +193,8 @@ class Bundle:
     ) -> tuple[ndarray, ndarray]:
         """The k documents most similar to a query, best first: their indices and cosines, both (k,). For a
         list of q queries both are (q, k). It compares the query with every document, by cosine alone; the
-        command `edgedistill search` also ranks by words (BM25).
+        command `edgedistill search` also ranks by words (BM25). To binary documents it applies the bundle's
+        `calibration`; to rank their candidates again by int8 or float32, call `edgedistill.search`.
 
             >>> indices, cosines = encoder.search("When does the train go?", texts, k=1)
             >>> texts[indices[0]]

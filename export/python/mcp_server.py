@@ -1,6 +1,6 @@
 """A server of the Model Context Protocol, by which agents search a folder by meaning and by words.
 
-python mcp_server.py FOLDER [STUDENT]        after: pip install mcp
+python mcp_server.py FOLDER [STUDENT]        after: pip install "mcp>=2"
 """
 
 import sys

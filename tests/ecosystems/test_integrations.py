@@ -59,7 +59,7 @@ def run(python: str | Path, *arguments: str, folder: Path) -> subprocess.Complet
 
 
 def test_every_library_has_its_snippet():
-    assert set(SNIPPETS) == {"With edgedistill alone", *LIBRARIES}
+    assert set(SNIPPETS) == {"With edgedistill alone", "By meaning and by words", *LIBRARIES}
     are_short(SNIPPETS)
 
 
