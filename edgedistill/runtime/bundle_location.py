@@ -135,7 +135,7 @@ def shipped() -> list[Json]:
     scores, p50_ms, licences}.
 
         >>> [student["name"] for student in edgedistill.shipped()]
-        ['nano', 'micro', 'multi', 'small']
+        ['micro', 'nano', 'small', 'multi']
 
     size_bytes: of the graph and tokenizer.json.
     scores: {suite: score}, averages, 0 to 1.

@@ -35,7 +35,12 @@ const signs = (bits) => Float32Array.from({ length: 8 * bits.length }, (_, at) =
 /** The bytes at an address; of a file in Node, Deno and Bun. */
 async function bytesAt(address) {
   const url = new URL(address, typeof location === "undefined" ? import.meta.url : location.href);
-  if (url.protocol === "file:") return (await import("node:fs/promises")).readFile(url);
+  if (url.protocol === "file:") {
+    const { readFile } = await import("node:fs/promises");
+    return readFile(url).catch(({ code }) => {
+      throw new StudentError(`${url.pathname}: cannot be read (${code}); check the path, which counts from edgedistill.js`);
+    });
+  }
   const response = await fetch(url);
   if (!response.ok) throw new StudentError(`${url}: ${response.status}; check the address`);
   return new Uint8Array(await response.arrayBuffer());

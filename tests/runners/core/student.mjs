@@ -32,6 +32,7 @@ const errors = [
   failure(() => student.embed("a", { dims: 7 })),
   failure(() => student.embed("a", { precision: "int4" })),
   await Student.open(damaged).catch((error) => `${error.name}: ${error.message}`),
+  await Student.open("missing.bin").catch((error) => `${error.name}: ${error.message}`),
   failure(() => tight.embed("long text ".repeat(4e6))),
 ];
 const found = {
