@@ -30,6 +30,7 @@ from edgedistill.training.inputs.stage_targets import TargetReader
 from edgedistill.training.load_models import open_models
 from edgedistill.training.stage_in_progress import StageInProgress
 from edgedistill.training.stages import distillation_stages
+from edgedistill.training.training_sources import TrainingSources
 from edgedistill.vocabulary import learn_tokenizer
 from tests.conftest import World, sentences
 from tests.vocabulary.test_trim_tokenizer import plain_model, unigram
@@ -108,6 +109,31 @@ def taught(world: World, data: Path, tmp_path_factory: pytest.TempPathFactory) -
     out = tmp_path_factory.mktemp("assistant") / "assistant"
     train.train(spec, out, Session(data=data, log=quiet))
     return out
+
+
+def test_translations_match_targets_of_the_lengths_that_their_map_was_fitted_to(
+    world: World, data: Path, tmp_path: Path
+):
+    """The map of `targets` subtracts the mean of embeddings of unit length."""
+    spec = recipe.parse(
+        written(
+            world,
+            "mapped",
+            rows={"files": ["sts.en.tsv"], "column": "sentence1"},
+            targets={"dims": 8, "reduce": {"kind": "pca"}, "normalize": False},
+            student={"kind": "static", "tokenizer": "teacher"},
+            stages=[{"name": "pairs", "objective": BOTH, "rows": written(world, "pairs")["rows"], **FAST}],
+        ),
+        "test",
+    )
+    session, sources = Session(data=data), TrainingSources.of_recipe(spec, Session(data=data))
+    unread: Any = None  # the student, which these targets are not fitted to
+    reader = TargetReader(spec, open_models(spec, session), sources.texts, unread, session, tmp_path)
+    rows = sources.of_stage("stages[0].rows")
+    [(found, _), _] = reader.of_stage(distillation_stages(spec)[0], rows).embeddings
+    ours, theirs = (list(each.sides[0]) for each in (rows, sources.texts))
+    pair, text = next((ours.index(each), theirs.index(each)) for each in ours if each in theirs)
+    assert np.allclose(found[np.array([pair])], reader.of_texts[np.array([text])], atol=1e-5)
 
 
 def four(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recipe:

@@ -81,27 +81,28 @@ class Side(NamedTuple):
         return models.taught if output else assistant.embedding_layer(models.taught)
 
     def pass_of(self, models: Models, session: Session) -> TeacherPass:
-        """The pass over it. Translations are matched as the model embeds them, not at unit length, as in the
-        paper of multi-stage distillation."""
+        """The pass over it: at unit length, unless it is `raw` and the model keeps lengths."""
         name = self.rows.roles[self.number]
         if self.rows.translated:
             name = f"{self.match.of}-{('source', 'target')[self.number]}"
         elif name == "text":
             name = "teacher"
         model = self.model(models)
-        unit = not (model.keeps_lengths and (self.rows.translated or self.raw))
+        unit = not (model.keeps_lengths and self.raw)
         return TeacherPass(model, self.corpus, session, unit, name)
 
 
-def matched(stage: Stage, rows: Rows) -> list[Side]:
+def matched(spec: Recipe, stage: Stage, rows: Rows) -> list[Side]:
     """The embeddings that the columns of a stage are to match, in their order: each its own, or of
-    translations all those of the source text."""
+    translations all those of the source text. With `targets`, of the lengths that their map was fitted to;
+    else translations are matched as the model embeds them, as in the paper of multi-stage distillation."""
     if not stage.reads_teacher:
         return []
     match = stage.match or Match()
     source = rows.translated and match.language == "source"
     match = match.model_copy(update={"language": "source"})
-    return [Side(rows, 0 if source else side, match) for side in range(len(rows.sides))]
+    raw = spec.targets.raw if spec.targets else rows.translated
+    return [Side(rows, 0 if source else side, match, raw) for side in range(len(rows.sides))]
 
 
 def needs_cosines(stage: Stage, rows: recipe.Rows) -> bool:
@@ -118,9 +119,10 @@ def embedded(spec: Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterator[Side
         yield from (Side(texts, 0, scorer=at) for at in spec.beside)
     for number, (stage, rows) in enumerate(zip(spec.distilling, stages, strict=True)):
         unmapped = spec.targets is None
-        sides = [side for side in matched(stage, rows) if side.rows is not texts or side.number or unmapped]
+        every = matched(spec, stage, rows)
+        sides = [side for side in every if side.rows is not texts or side.number or unmapped]
         yield from sides
-        yield from (side._replace(scorer=at) for at in spec.beside for side in sides)
+        yield from (side._replace(scorer=at, raw=False) for at in spec.beside for side in sides)
         if rows.ranked:
             both = (0, 1) if needs_cosines(stage, spec.rows_of(stage)) else ()
             yield from (Side(rows, side) for side in both)
@@ -155,7 +157,7 @@ class TargetReader:
         """What the recipe's own texts are to match. Fits the map of `targets`."""
         spec = self.spec
         if spec.targets is None:
-            return self._open(Side(self.texts, 0))
+            return self._open(Side(self.texts, 0, raw=self.texts.translated))
         embeddings = self._open_all(Side(self.texts, 0, raw=spec.targets.raw))
         data = targets.FittingData(embeddings, self.texts.training_count, self._of_student, spec.seed)
         return targets.load_or_fit(spec.targets, data, self.folder / "targets", self.session.log)
@@ -189,7 +191,7 @@ class TargetReader:
     def of_stage(self, stage: NumberedStage, rows: Rows) -> StageTargets:
         """What the rows of a stage are compared with."""
         spec = stage.spec
-        embeddings = [(self._reduced(side), side.number) for side in matched(spec, rows)]
+        embeddings = [(self._reduced(side), side.number) for side in matched(self.spec, spec, rows)]
         if not rows.ranked:
             return StageTargets(embeddings)
         described = self.spec.rows_of(spec)
