@@ -5,9 +5,8 @@ python bench/adapt_goals.py --data DIR [--collections scifact] [--minutes 10] --
 Each adaptation is the command itself, in a process of its own, with documents only (title and text on a
 line), never queries or judgements; `pairs` gives it all documents and the judged queries of the training
 split too, where the collection has one. Then nDCG@10 over all documents with the test queries, alone and
-beside BM25 with the weight that the adaptation chose on queries it made (the default of `search` before it),
-and sts7, of the student before and after and of its teacher. A report that exists is added to, so a second
-call goes on.
+beside BM25 with the weight that `search` has, and sts7, of the student before and after and of its teacher. A
+report that exists is added to, so a second call goes on.
 """
 
 from __future__ import annotations
@@ -70,15 +69,16 @@ def write_pairs(data: Path, collection: str, path: Path) -> bool:
     return True
 
 
-def scores(name: str, collection: str, data: Path, weight: float) -> dict[str, float]:
+def scores(name: str, collection: str, data: Path) -> dict[str, float]:
     """The scores of a bundle on the collection, alone and beside BM25, and on sts7."""
+    from edgedistill.data.bm25 import WEIGHT
     from edgedistill.evaluation import scoring
     from edgedistill.runtime import bundle
 
     encoder = scoring.Encoder.of(bundle.load(name, precision="int8"))
-    ranked = task_of(collection, data).rankings(encoder, scoring.Search(weight))
+    ranked = task_of(collection, data).rankings(encoder, scoring.Search(WEIGHT))
     found = {"ndcg10": ranked[""]["ndcg_at_10"], "with_bm25": ranked[" + BM25"]["ndcg_at_10"]}
-    found |= {"bm25": ranked[" + BM25"]["bm25"]["ndcg_at_10"], "weight": weight}
+    found |= {"bm25": ranked[" + BM25"]["bm25"]["ndcg_at_10"], "weight": WEIGHT}
     return found | {SUITE: scoring.evaluate(scoring.suite(SUITE, data), encoder)["average"]}
 
 
@@ -118,8 +118,7 @@ def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[st
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     found = json.loads(answer)
     kept = {each: found[each] for each in ("steps", "before", "after", "search")}
-    weight = found["search"]["bm25_weight"]
-    measured = scores(str(arguments.work / name), collection, arguments.data, weight)
+    measured = scores(str(arguments.work / name), collection, arguments.data)
     cost = {"cpu": machine.here()["cpu"], "seconds": round(seconds, 1), "processor_seconds": round(spent, 1)}
     return {"documents": documents, **cost, **kept, "scores": measured}
 
@@ -141,7 +140,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     from edgedistill import files, machine
-    from edgedistill.data import bm25
     from edgedistill.runtime import bundle_location
 
     arguments.data, arguments.work = Path(arguments.data).resolve(), arguments.work.resolve()
@@ -169,7 +167,7 @@ def main() -> None:
         known = report.setdefault(who, {})
         for collection in collections:
             if collection not in known:
-                known[collection] = scores(name, collection, arguments.data, bm25.WEIGHT)
+                known[collection] = scores(name, collection, arguments.data)
     for collection in collections:
         known = report.setdefault("adapted", {}).setdefault(collection, {})
         for count in ("all", "pairs"):
