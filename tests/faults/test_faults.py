@@ -299,7 +299,7 @@ def test_a_teacher_that_changes_between_interruption_and_resuming(
     recipe = own / "tiny.yaml"
     recipe.write_text(recipe.read_text().replace(str(given), str(own)))
     started = Started("train", own, tmp_path / "x")
-    while not started.log.exists() or "embedding 440 texts" not in started.log.read_text():
+    while not started.log.exists() or "embedding 440 of 440 texts" not in started.log.read_text():
         time.sleep(0.01)
         assert not started.ended(0), "too fast to be stopped"
     started.signal()

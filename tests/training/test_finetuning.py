@@ -218,7 +218,7 @@ def test_labels_in_order_and_dev_rows_set_aside(tmp_path):
     session = quiet_session(tmp_path)
     task = opened(recipe.Rows(**{**FILE, "files": ["."]}, dev_rows=12), tmp_path, 0.5, session)
     reading = session.reading
-    assert reading.files == 1 and reading.line.endswith("not read: 1 .xlsx")
+    assert reading.files == 1 and "not read: 1 .xlsx" in reading.line
     assert task.labels == ["7", "9", "10"]
     assert (len(task.dev.labels), len(task.train.labels)) == (12, 24)
     assert not set(task.dev.items) & set(task.train.items)

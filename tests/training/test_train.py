@@ -535,7 +535,7 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(world:
         select={"suite": suite_of(world), "every": 10, "patience": 3},
     )
     info = train.train(spec, tmp_path / "a", Session(data=world.data, log=said.append))
-    assert any("60 read, 50 texts kept, of these 0 held out" in line for line in said)
+    assert any("60 read, 50 rows kept, of these 0 held out" in line for line in said)
     assert info["dims"] == 16
     assert info["stages"][1]["steps"] <= 4 * 50 // 10
     assert 0 < info["stages"][0]["temperature"] != 0.05 and "temperature" not in info["stages"][1], (
