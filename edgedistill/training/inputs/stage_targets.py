@@ -92,17 +92,26 @@ class Side(NamedTuple):
         return TeacherPass(model, self.corpus, session, unit, name)
 
 
+def is_raw(spec: Recipe, rows: Rows) -> bool:
+    """Whether rows are matched at the lengths that the model gives, not at unit length: with `targets` as
+    their map is fitted, otherwise translations, as in the paper of multi-stage distillation."""
+    return spec.targets.raw if spec.targets else rows.translated
+
+
+def by_all(spec: Recipe, *sides: Side) -> list[Side]:
+    """The sides, and the same ones as the other teachers of `targets` embed them, at unit length."""
+    return [*sides, *(side._replace(scorer=at, raw=False) for at in spec.beside for side in sides)]
+
+
 def matched(spec: Recipe, stage: Stage, rows: Rows) -> list[Side]:
     """The embeddings that the columns of a stage are to match, in their order: each its own, or of
-    translations all those of the source text. With `targets`, of the lengths that their map was fitted to;
-    else translations are matched as the model embeds them, as in the paper of multi-stage distillation."""
+    translations all those of the source text."""
     if not stage.reads_teacher:
         return []
     match = stage.match or Match()
     source = rows.translated and match.language == "source"
     match = match.model_copy(update={"language": "source"})
-    raw = spec.targets.raw if spec.targets else rows.translated
-    return [Side(rows, 0 if source else side, match, raw) for side in range(len(rows.sides))]
+    return [Side(rows, 0 if source else side, match, is_raw(spec, rows)) for side in range(len(rows.sides))]
 
 
 def needs_cosines(stage: Stage, rows: recipe.Rows) -> bool:
@@ -115,14 +124,14 @@ def needs_cosines(stage: Stage, rows: recipe.Rows) -> bool:
 def embedded(spec: Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterator[Side]:
     """Every side that a recipe's stages, with these rows, and its `targets` need embedded."""
     if spec.targets is not None:
-        yield Side(texts, 0, raw=spec.targets.raw)
-        yield from (Side(texts, 0, scorer=at) for at in spec.beside)
+        yield from by_all(spec, Side(texts, 0, raw=is_raw(spec, texts)))
     for number, (stage, rows) in enumerate(zip(spec.distilling, stages, strict=True)):
-        unmapped = spec.targets is None
-        every = matched(spec, stage, rows)
-        sides = [side for side in every if side.rows is not texts or side.number or unmapped]
-        yield from sides
-        yield from (side._replace(scorer=at, raw=False) for at in spec.beside for side in sides)
+        new = [
+            side
+            for side in matched(spec, stage, rows)
+            if side.rows is not texts or side.number or spec.targets is None
+        ]
+        yield from by_all(spec, *new)
         if rows.ranked:
             both = (0, 1) if needs_cosines(stage, spec.rows_of(stage)) else ()
             yield from (Side(rows, side) for side in both)
@@ -156,9 +165,9 @@ class TargetReader:
     def of_texts(self) -> EmbeddingRows:
         """What the recipe's own texts are to match. Fits the map of `targets`."""
         spec = self.spec
+        embeddings = self._open_all(Side(self.texts, 0, raw=is_raw(spec, self.texts)))
         if spec.targets is None:
-            return self._open(Side(self.texts, 0, raw=self.texts.translated))
-        embeddings = self._open_all(Side(self.texts, 0, raw=spec.targets.raw))
+            return embeddings
         data = targets.FittingData(embeddings, self.texts.training_count, self._of_student, spec.seed)
         return targets.load_or_fit(spec.targets, data, self.folder / "targets", self.session.log)
 
@@ -177,8 +186,8 @@ class TargetReader:
 
     def _open_all(self, side: Side) -> EmbeddingRows:
         """What the recipe's `targets` map: the embeddings of all their teachers."""
-        others = [self._open(side._replace(scorer=at, raw=False)) for at in self.spec.beside]
-        return targets.SideBySide((self._open(side), *others)) if others else self._open(side)
+        first, *others = map(self._open, by_all(self.spec, side))
+        return targets.SideBySide((first, *others)) if others else first
 
     def _embedded(self, rows: Rows, scorer: str | None) -> Embedded:
         """Both sides of rows, as the recipe's teacher or a teacher of scores embeds them."""
