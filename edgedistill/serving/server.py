@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
 
 import numpy as np
@@ -399,7 +400,7 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
     about = f"{first.dims[0]} dimensions, up to {first.max_tokens} tokens"
     if first.fallback:
         session.log(f"{name}:{first.precision}: {first.fallback}")
-    if not limits.api_key and address not in ("127.0.0.1", "::1"):
+    if not (limits.api_key or ip_address(address).is_loopback):
         session.log("no --api-key: whoever reaches this address may use it")
     session.log(f"{first.manifest['name']}:{first.precision}, {about}, on http://{host}:{free}/v1")
     GracefulServer(config, server).run(sockets=[listener])
