@@ -66,12 +66,15 @@ class Trim(Section):
     """Keep only the tokens that the training texts use, and the tokens those depend on; the embedding table
     keeps their rows."""
 
-    min_count: int = Field(1, ge=0, description="Keep tokens used at least this often.")
+    min_count: int = Field(
+        1, ge=0, description="Keep tokens used at least this often, and the characters of all used ones."
+    )
     tokens: int | None = Field(
         None,
         ge=1,
-        description="Keep at most this many, the most frequent; of equals the first in the vocabulary. With "
-        "`min_count: 0`, tokens that no text uses fill up the number.",
+        description="Keep at most this many: the characters of used tokens in up to a third, then the most "
+        "frequent; of equals the first in the vocabulary. With `min_count: 0`, tokens that no text uses fill "
+        "up the number.",
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
@@ -38,9 +39,10 @@ def trimmed(
     """Keep the tokens that the training texts use often enough, as `trim` says.
 
     Always kept: added tokens, the unknown token, byte tokens, the characters of kept tokens, and whatever the
-    tokenizer's model must still find to tokenize texts of kept tokens as before (see REQUIRED). Ids keep
-    their order. Raises UserError for a model other than WordPiece and Unigram, and where there are no texts
-    or no token is used often enough.
+    tokenizer's model must still find to tokenize texts of kept tokens as before (see REQUIRED). The
+    characters of all used tokens come before longer tokens, in up to a third of `trim.tokens`: without its
+    token, a character is unknown. Ids keep their order. Raises UserError for a model other than WordPiece
+    and Unigram, and where there are no texts or no token is used often enough.
     """
     data = json.loads(tokenizer.backend_tokenizer.to_str())
     model = data["model"]
@@ -51,17 +53,20 @@ def trimmed(
     counts = _count(tokenizer.backend_tokenizer, chain.from_iterable(map(_training, corpora)))
     added = {token["content"] for token in data["added_tokens"]}
     without = added | set(filter(UNUSED.fullmatch, ids))
-    often = [token for token in ids.keys() - without if counts[ids[token]] >= trim.min_count]
-    used = set(sorted(often, key=lambda token: (-counts[ids[token]], ids[token]))[: trim.tokens])
-    if not used:
+    vocabulary = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
+    required = partial(REQUIRED[model["type"]], model)
+    used = {token: counts[ids[token]] for token in ids.keys() - without}
+    by_count = sorted(used, key=lambda token: (-used[token], ids[token]))
+    needed = required({token for token in used if used[token]})
+    characters = [token for token in by_count if token in needed][: trim.tokens and trim.tokens // 3]
+    often = [token for token in by_count if used[token] >= trim.min_count]
+    if not often:
         raise UserError(
             f"min_count: no token occurs {trim.min_count:,} times in the corpus; lower it, or add texts"
         )
-    vocabulary = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
+    chosen = set([*dict.fromkeys(characters + often)][: trim.tokens])
     special = added | set(tokenizer.all_special_tokens) | _unknown(model)
-    kept = REQUIRED[model["type"]](model, used) | special & ids.keys()
-    if model.get("byte_fallback"):
-        kept |= BYTES & vocabulary
+    kept = chosen | (required(chosen) | BYTES) & vocabulary | special & ids.keys()
     # the model's tokens in their old order, then added tokens that the model lacks: they always come last
     ordered = sorted(kept, key=lambda token: (token not in vocabulary, ids[token]))
     reduced = json.dumps(_reduced(data, ordered, ids), ensure_ascii=False)
@@ -72,15 +77,14 @@ def _training(corpus: Corpus) -> Iterator[str]:
     return islice(corpus, 0, corpus.training_count)
 
 
-def _count(backend: Tokenizer, texts: Iterator[str]) -> np.ndarray:
-    """How often each id occurs, (largest id + 1,). Raises UserError where there are no texts."""
-    counts = np.zeros(max(backend.get_vocab(with_added_tokens=True).values()) + 1, np.int64)
+def _count(backend: Tokenizer, texts: Iterator[str]) -> Counter[int]:
+    """How often each id occurs. Raises UserError where there are no texts."""
+    counts: Counter[int] = Counter()
     backend.no_padding()
     backend.no_truncation()
     while chunk := list(islice(texts, CHUNK)):
-        ids = chain.from_iterable(encoding.ids for encoding in backend.encode_batch_fast(chunk))
-        counts += np.bincount(np.fromiter(ids, np.int64), minlength=len(counts))
-    if not counts.any():
+        counts.update(chain.from_iterable(encoding.ids for encoding in backend.encode_batch_fast(chunk)))
+    if not counts:
         raise UserError("corpus: no texts, so the tokens to keep cannot be determined; give some")
     return counts
 
@@ -137,22 +141,17 @@ def _characters(tokens: Iterable[str]) -> set[str]:
 def _wordpiece(model: Model, used: set[str]) -> set[str]:
     """WordPiece matches the longest token first: with fewer longer tokens, the same ones match."""
     prefix = model["continuing_subword_prefix"]
-    known = model["vocab"]
     characters = _characters(token.removeprefix(prefix) for token in used)
-    return used | {
-        form for character in characters for form in (character, prefix + character) if form in known
-    }
+    return characters | {prefix + character for character in characters}
 
 
 def _unigram(model: Model, used: set[str]) -> set[str]:
     """The best path stays the best, as long as an unknown character keeps its cost: 10 below the least likely
     token."""
-    known = {token for token, _ in model["vocab"]}
-    least_likely = min(model["vocab"], key=lambda entry: entry[1])[0]
-    return used | {least_likely} | (_characters(used) & known)
+    return {min(model["vocab"], key=lambda entry: entry[1])[0]} | _characters(used)
 
 
-# The used tokens and those that a model needs to find them as before.
+# The tokens that a model needs to find those that are used as before, if its vocabulary has them.
 REQUIRED: dict[str, Callable[[Model, set[str]], set[str]]] = {
     "WordPiece": _wordpiece,
     "Unigram": _unigram,

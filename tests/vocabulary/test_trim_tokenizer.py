@@ -149,7 +149,7 @@ def test_kept_texts_are_tokenized_as_before(name: str, min_count: int):
     order = [tokenizer.get_vocab()[new[at]] for at in range(len(new))]
     assert order == sorted(order)
     for text in texts + others:
-        before, after = ([*each(text)["input_ids"]] for each in (tokenizer, smaller))
+        before, after = (each(text)["input_ids"] for each in (tokenizer, smaller))
         same = [old[at] for at in before] == [new[at] for at in after]
         if tokenizer.unk_token_id not in before:  # an unknown word may become known
             assert same or not {old[at] for at in before} <= set(new.values())
@@ -192,15 +192,14 @@ def test_special_tokens_keep_their_ids(name: str):
 
 
 def test_bytes_stay_so_that_nothing_becomes_unknown():
-    for tokenizer in (unigram(byte_fallback=True),):
-        made = trimmed(tokenizer, ["the cat"])
-        ids = made("жир 🙂 ß")["input_ids"]
-        assert len(ids) > 10 and made.unk_token_id not in ids
+    made = trimmed(unigram(byte_fallback=True), ["the cat"])
+    ids = made("жир 🙂 ß")["input_ids"]
+    assert len(ids) > 10 and made.unk_token_id not in ids
 
 
-def plain(model: Any, split: Any = None) -> Any:
+def plain(model: Any) -> Any:
     raw = Tokenizer(model)
-    raw.pre_tokenizer = split or pre_tokenizers.WhitespaceSplit()
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     raw.add_special_tokens([AddedToken("[UNK]", special=True), AddedToken("[PAD]", special=True)])
     return fast(raw, unk_token="[UNK]", pad_token="[PAD]")
 
@@ -239,11 +238,15 @@ def test_what_an_unknown_character_costs_stays():
     assert set(made.get_vocab()) == {"[PAD]", "[UNK]", "cde", "bc", "de", "zz"}
 
 
-def test_held_out_texts_keep_nothing():
-    pieces = ["[PAD]", "[UNK]", "a", "##b", "ab", "b", "q"]
-    tokenizer = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    made = trimmed(tokenizer, ["a b", "a", "a b"], ["ab a", "q", "a z", ""], min_count=2)
-    assert set(made.get_vocab()) == {"[PAD]", "[UNK]", "a", "b", "##b"}  # ##b stays, as b does
+def test_characters_of_used_tokens_come_first_in_up_to_a_third():
+    vocabulary = "[PAD] [UNK] c ##d a ##a b ##b q ab ba aba bab cd".split()
+    tokenizer = plain(models.WordPiece({token: at for at, token in enumerate(vocabulary)}, unk_token="[UNK]"))
+
+    def kept(**options: int) -> Any:
+        return trimmed(tokenizer, ["ab ba aba bab cd", "ab ba aba bab"], ["cd q"], **options)
+
+    assert cut(kept(min_count=2), "cd q") == cut(kept(tokens=6), "cd q") == ["c", "##d", "[UNK]"]
+    assert cut(kept(tokens=3), "ab cd") == ["ab", "[UNK]"]  # one character: the first of equals is `c`
 
 
 def test_a_number_of_tokens_is_filled_with_the_first_that_no_text_uses():
@@ -251,8 +254,7 @@ def test_a_number_of_tokens_is_filled_with_the_first_that_no_text_uses():
     tokenizer = plain(models.WordPiece({token: at for at, token in enumerate(vocabulary)}, unk_token="[UNK]"))
 
     def kept(tokens: int, least: int) -> set[str]:
-        smaller = trimmed(tokenizer, ["aba ba", "aba"], tokens=tokens, min_count=least)
-        return set(smaller.get_vocab())
+        return set(trimmed(tokenizer, ["aba ba", "aba"], tokens=tokens, min_count=least).get_vocab())
 
     letters = {"[PAD]", "[UNK]", "a", "##a", "b", "##b"}
     assert kept(1, 0) == kept(1, 1) == letters | {"aba"}
