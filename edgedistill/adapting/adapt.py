@@ -15,7 +15,7 @@ from typing import Any
 from edgedistill import bundle_run, files, recipe, resolve, run
 from edgedistill.adapting.plan import Request, planned, resumed, timed
 from edgedistill.evaluation import scoring
-from edgedistill.export import bundle_writer, pair_bundle
+from edgedistill.export import bundle_writer
 from edgedistill.fitting import judge, queries
 from edgedistill.fitting.judge import Judge
 from edgedistill.fitting.queries import Queries
@@ -121,7 +121,7 @@ def _export_start(request: Request, source: run.Run, log: Log) -> None:
     """Export the student as it was: a bundle is copied, since converting it again gives other embeddings."""
     if isinstance(source, bundle_run.BundleRun):
         with files.new_folder(request.out) as folder:
-            pair_bundle.copy(source.folder, folder)
+            bundle_writer.copy(source.folder, folder)
     else:
         bundle_writer.export(request.student, list(request.precisions), request.out, log)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from edgedistill import machine, quantization
-from edgedistill.errors import CheckFailed, UserError
+from edgedistill.errors import CheckFailed, UserError, raise_failed
 from edgedistill.export import library_files, model_card, model_source, parity, static_shape
 from edgedistill.files import (
     Json,
@@ -34,7 +35,7 @@ from edgedistill.quantization.sample_texts import sentences
 from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
 from edgedistill.runtime.compact import measured
-from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
+from edgedistill.runtime.manifest import INPUTS, SCHEMA, changes, digest, read
 from edgedistill.runtime.trust import graph_check
 from edgedistill.session import Log
 from edgedistill.students import graph, model_folder
@@ -346,6 +347,15 @@ def seal(folder: Path, manifest: Json) -> None:
     """Write the final manifest, with the hashes of all other files and a digest of itself."""
     final = manifest | {"files": _hashes(folder)}
     write_json(folder / "manifest.json", final | {"digest": digest(final)})
+
+
+def copy(source: Path, folder: Path) -> None:
+    """Copy a bundle's files, after their hashes are checked."""
+    about = read(source)
+    raise_failed(changes(source, about, sorted(about["files"])))
+    for name in (*about["files"], "manifest.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, folder / name)
 
 
 def _hashes(folder: Path) -> dict[str, str]:

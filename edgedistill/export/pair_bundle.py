@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from edgedistill import files, resolve
-from edgedistill.errors import UserError, raise_failed
+from edgedistill.errors import UserError
 from edgedistill.evaluation import teacher_agreement
 from edgedistill.export import bundle_writer, model_card
 from edgedistill.export.model_source import Source
@@ -79,13 +78,4 @@ def _write_side(source: Source, precisions: list[str], folder: Path, log: Log) -
             f"{source.name}: {'a classifier' if about.get('labels') else 'a pair itself'}; a pair is made of "
             "two encoders, give one"
         )
-    copy(resolved.folder, folder)
-
-
-def copy(source: Path, folder: Path) -> None:
-    """Copy a bundle's files, after their hashes are checked."""
-    about = manifests.read(source)
-    raise_failed(manifests.changes(source, about, sorted(about["files"])))
-    for name in (*about["files"], "manifest.json"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, folder / name)
+    bundle_writer.copy(resolved.folder, folder)
