@@ -27,6 +27,9 @@ TEACHER, SUITE = "packaged:all-MiniLM-L6-v2", "sts7"
 TASKS = {  # of suites, by the folder of their data
     "scifact": "search-test:SciFact",
     "cranfield": "search-test:Cranfield",
+    "bankfaq": "search-test:Bank FAQ",
+    "npl": "search-test:NPL",
+    "cacm": "search-dev:CACM",
 }
 
 
