@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import adapt_goals
 import api_page
 import measured_tables
 import peer_table
@@ -67,7 +68,7 @@ ELSEWHERE = {  # document -> what makes its table from the report of the table's
     EXPORT / "web" / "README.md": {"page-speed": measured_tables.page},
 }
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
-COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
+COLLECTIONS = {name: task.partition(":")[2] for name, task in adapt_goals.TASKS.items()}
 SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
 COUNTED = ROOT / "bench" / "COLLECTIONS.md"
 COLLECTED = [SEARCHES, REPORTS / "search-languages.json", REPORTS / "search-slices.json"]
@@ -213,21 +214,19 @@ def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
 
 
 def gains(found: dict[str, Any], fits: list[dict[str, Any]]) -> str:
-    """What documents alone, and queries beside them, brought on each collection; what a fit found for each
-    teacher that no shipped student learned from. One a line."""
-    lines = list[str]()
+    """What documents alone brought on the collections; what a fit found for each teacher that no shipped
+    student learned from. One a line."""
+    each = list[str]()
     for collection, runs in found["adapted"].items():
-        before, teacher = (found[who][collection] for who in ("unadapted", "teacher"))
-        ways = {"all": "with the documents alone", "pairs": "with training queries and their answers too"}
-        scores = [f"{_percent(runs[way]['scores'])} {title}" for way, title in ways.items() if way in runs]
-        lines.append(
-            f"* `adapt` on {COLLECTIONS[collection]}: nDCG@10 of test queries that it never saw rises from "
-            f"{_percent(before)} to {', '.join(scores)}. The teacher scores "
-            f"{_percent(teacher)}. STS falls from {100 * before['sts7']:.1f} to "
-            f"{100 * min(run['scores']['sts7'] for run in runs.values()):.1f}."
-        )
-    lines += map(_fit_in_a_line, fits)
-    return "\n".join([*lines, ""])
+        before, teacher = (_percent(found[who][collection]) for who in ("unadapted", "teacher"))
+        after = _percent(runs["all"]["scores"])
+        each.append(f"{COLLECTIONS[collection]} {before} → {after} (teacher {teacher})")
+    sts = [run["scores"]["sts7"] for runs in found["adapted"].values() for run in runs.values()]
+    adapted = (
+        "* `adapt` with the documents alone, nDCG@10 of test queries that it never saw: "
+        f"{'; '.join(each)}. STS falls to {100 * min(sts):.1f} at worst."
+    )
+    return "\n".join([adapted, *map(_fit_in_a_line, fits), ""])
 
 
 def _fit_in_a_line(fit: dict[str, Any]) -> str:
