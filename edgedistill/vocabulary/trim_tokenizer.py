@@ -66,7 +66,9 @@ def trimmed(
         )
     chosen = set([*dict.fromkeys(characters + often)][: trim.tokens])
     special = added | set(tokenizer.all_special_tokens) | _unknown(model)
-    kept = chosen | (required(chosen) | BYTES) & vocabulary | special & ids.keys()
+    kept = chosen | required(chosen) & vocabulary | special & ids.keys()
+    if model.get("byte_fallback"):
+        kept |= BYTES & vocabulary
     # the model's tokens in their old order, then added tokens that the model lacks: they always come last
     ordered = sorted(kept, key=lambda token: (token not in vocabulary, ids[token]))
     reduced = json.dumps(_reduced(data, ordered, ids), ensure_ascii=False)
@@ -79,7 +81,7 @@ def _training(corpus: Corpus) -> Iterator[str]:
 
 def _count(backend: Tokenizer, texts: Iterator[str]) -> Counter[int]:
     """How often each id occurs. Raises UserError where there are no texts."""
-    counts: Counter[int] = Counter()
+    counts = Counter[int]()
     backend.no_padding()
     backend.no_truncation()
     while chunk := list(islice(texts, CHUNK)):
