@@ -216,17 +216,17 @@ def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
 def gains(found: dict[str, Any], fits: list[dict[str, Any]]) -> str:
     """What documents alone brought on the collections; what a fit found for each teacher that no shipped
     student learned from. One a line."""
-    each = list[str]()
+    each, sts = list[str](), list[float]()
     for collection, runs in found["adapted"].items():
         before, teacher = (_percent(found[who][collection]) for who in ("unadapted", "teacher"))
-        after = _percent(runs["all"]["scores"])
-        each.append(f"{COLLECTIONS[collection]} {before} → {after} (teacher {teacher})")
-    sts = [run["scores"]["sts7"] for runs in found["adapted"].values() for run in runs.values()]
-    adapted = (
-        "* `adapt` with the documents alone, nDCG@10 of test queries that it never saw: "
+        after = runs["all"]["scores"]
+        each.append(f"{COLLECTIONS[collection]} {before} → {_percent(after)} (teacher {teacher})")
+        sts.append(after["sts7"])
+    line = (
+        "* `adapt` with the documents alone, nDCG@10 of queries that it never saw: "
         f"{'; '.join(each)}. STS falls to {100 * min(sts):.1f} at worst."
     )
-    return "\n".join([adapted, *map(_fit_in_a_line, fits), ""])
+    return "\n".join([line, *map(_fit_in_a_line, fits), ""])
 
 
 def _fit_in_a_line(fit: dict[str, Any]) -> str:
