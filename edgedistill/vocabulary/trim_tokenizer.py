@@ -25,6 +25,9 @@ UNUSED = re.compile(r"\[unused\d+\]")  # places of BERT's vocabulary that no tex
 # byte fallback writes a character without a token as these
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 
+# a Unigram tokenizer has a third fewer bytes, and divides one text in 10,000 elsewhere (bench/LOG.md)
+DECIMALS = 4
+
 Model = Json  # the `model` section of tokenizer.json
 
 
@@ -53,7 +56,7 @@ def trimmed(
     counts = _count(tokenizer.backend_tokenizer, chain.from_iterable(map(_training, corpora)))
     added = {token["content"] for token in data["added_tokens"]}
     without = added | set(filter(UNUSED.fullmatch, ids))
-    vocabulary = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
+    vocabulary = dict(model["vocab"]).keys()  # of a dictionary, or of pairs
     required = partial(REQUIRED[model["type"]], model)
     used = {token: counts[ids[token]] for token in ids.keys() - without}
     by_count = sorted(used, key=lambda token: (-used[token], ids[token]))
@@ -102,11 +105,13 @@ def _reduced(data: Json, kept: list[str], ids: dict[str, int]) -> Json:
     """The data of tokenizer.json with the tokens that are kept, renumbered in this order."""
     new_ids = {ids[token]: number for number, token in enumerate(kept)}
     model = dict(data["model"])
+    old = dict(model["vocab"])  # scores of Unigram, ids of WordPiece
+    inside = [token for token in kept if token in old]
     if model["type"] == "Unigram":
-        model["vocab"] = [entry for old, entry in enumerate(model["vocab"]) if old in new_ids]
+        model["vocab"] = [(token, round(old[token], DECIMALS)) for token in inside]
         model["unk_id"] = None if model.get("unk_id") is None else new_ids[model["unk_id"]]
     else:
-        model["vocab"] = {token: new for new, token in enumerate(kept) if token in model["vocab"]}
+        model["vocab"] = {token: new for new, token in enumerate(inside)}
     added = [{**token, "id": new_ids[ids[token["content"]]]} for token in data["added_tokens"]]
     return {
         **data,
