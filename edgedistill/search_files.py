@@ -90,8 +90,9 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
 
     A result is {file, line (or row, item), text, also, score, cosine, bm25}; `also` has the other places of
     an equal text, {file, line} each. `score` ranks them, `bm25` is the share of the question's words that a
-    text has. `close` is False where even the best score says that no text answers, None of few texts. `read`
-    is a `Reading.report`; `embedded` says how many texts were not in the cache.
+    text has, None where cosines rank alone. `close` is False where even the best score says that no text
+    answers, None of few texts. `read` is a `Reading.report`; `embedded` says how many texts were not in the
+    cache.
     Raises UserError for an empty question, where no file is found, none has text, or a named one is damaged.
     """
     question = readers.normalize(request.question)
@@ -107,24 +108,24 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     rows, embedded = _kept_embeddings(opened, places, request, session, reading)
     cosines = similarity(opened.of("query").encode_ids(asked), rows)
     words = np.zeros_like(cosines)
+    numbers = {"cosine": cosines}
     ranked_by = "cosine"
     least = bm25.CLOSE_BY_COSINE
     if weight:
         try:
-            words = bm25.BM25(texts, "BM25").shares([question])
+            numbers["bm25"] = words = bm25.BM25(texts, "BM25").shares([question])
             ranked_by = RANKED_BY.format(weight)
             least = bm25.CLOSE
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"
-    scores = bm25.joined(cosines, words, weight)
+    scores = numbers["score"] = bm25.joined(cosines, words, weight)
     best = bm25.joined(cosines, words).max()
     results = []
     for at in np.argsort(-scores[0], kind="stable")[:top].tolist():
         place, *also = (
             {"file": str(path), input_file.numbered(path): line} for path, line in places[texts[at]]
         )
-        place |= {"text": texts[at], "also": also}
-        numbers = {"score": scores, "cosine": cosines, "bm25": words}
+        place |= {"text": texts[at], "also": also, "bm25": None}
         results.append(place | {name: round(float(values[0, at]), 4) for name, values in numbers.items()})
     return {
         "read": reading.report,
@@ -263,7 +264,7 @@ def table(answer: dict[str, Any]) -> str:
     """The results for reading: the scores that rank them, cosines and, where it was joined, BM25, file and
     line, and the text, cut to LINES of the terminal's width."""
     results = answer["results"]
-    titles = ["score", "cosine", *(["BM25"] if "×" in answer["ranked_by"] else [])]
+    titles = ["score", "cosine", *["BM25"] * (results[0]["bm25"] is not None)]
     lines = ["Nothing close. The nearest anyway:"] if answer["close"] is False else []
     lines += [f"  #{''.join(f'{title:>8}' for title in titles)}  where"]
     for rank, result in enumerate(results, 1):

@@ -127,7 +127,7 @@ def test_the_ranking_is_that_of_the_bundle_and_bm25(nano: Bundle, docs: Path, se
     numbers, cosines = nano.search(question, texts, 3)
     assert [each["text"] for each in alone["results"]] == [texts[at] for at in numbers]
     assert np.allclose([each["cosine"] for each in alone["results"]], cosines, atol=0.01)
-    assert {each["bm25"] for each in alone["results"]} == {0} and alone["ranked_by"] == "cosine"
+    assert {each["bm25"] for each in alone["results"]} == {None} and alone["ranked_by"] == "cosine"
     joined = asked(nano, paths, session, "second train", weight=50.0)
     assert joined["ranked_by"] == "cosine above the mean + 50 × BM25" and joined["embedded"] == 0
     assert joined["results"][0]["bm25"] > joined["results"][3]["bm25"] == 0
@@ -139,7 +139,7 @@ def test_the_ranking_is_that_of_the_bundle_and_bm25(nano: Bundle, docs: Path, se
 def test_without_the_extra_cosines_decide(nano: Bundle, docs: Path, session: Session, monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     found = asked(nano, ["docs/lines.txt"], session, "a cat")
-    assert found["results"][0]["text"] == "A cat sleeps." and found["results"][0]["bm25"] == 0
+    assert found["results"][0]["text"] == "A cat sleeps." and found["results"][0]["bm25"] is None
     assert search_files.summary(found).endswith(
         "; ranked by cosine alone (BM25 needs bm25s, which is not installed; in your clone of edgedistill: "
         'pip install ".[search]")'
@@ -314,13 +314,13 @@ def test_a_long_text_is_cut_to_three_lines(monkeypatch):
         "also": [],
         "score": 3.2,
         "cosine": 0.5,
-        "bm25": 0.0,
+        "bm25": None,
     }
-    answer: Any = {"results": [hit], "close": None, "ranked_by": "cosine"}
+    answer: Any = {"results": [hit], "close": None}
     head, first, *cut = search_files.table(answer).splitlines()
     assert head == "  #   score  cosine  where" and first == "  1    3.20    0.50  a.txt:7" and len(cut) == 3
     assert all(len(line) <= 60 for line in cut) and cut[2].endswith(" …")
-    answer = {"results": [hit | {"bm25": 0.004}], "close": False, "ranked_by": search_files.RANKED_BY}
+    answer = {"results": [hit | {"bm25": 0.004}], "close": False}
     assert "    <.01  a.txt:7" in search_files.table(answer)
 
 
