@@ -109,7 +109,7 @@ def _reduced(data: Json, kept: list[str], ids: dict[str, int]) -> Json:
     inside = [token for token in kept if token in old]
     if model["type"] == "Unigram":
         model["vocab"] = [(token, round(old[token], DECIMALS)) for token in inside]
-        model["unk_id"] = new_ids.get(model.get("unk_id"))
+        model["unk_id"] = new_ids.get(model["unk_id"])
     else:
         model["vocab"] = {token: new for new, token in enumerate(inside)}
     added = [{**token, "id": new_ids[ids[token["content"]]]} for token in data["added_tokens"]]
