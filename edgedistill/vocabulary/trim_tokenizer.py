@@ -44,8 +44,9 @@ def trimmed(
     Always kept: added tokens, the unknown token, byte tokens, the characters of kept tokens, and whatever the
     tokenizer's model must still find to tokenize texts of kept tokens as before (see REQUIRED). The
     characters of all used tokens come before longer tokens, in up to a third of `trim.tokens`: without its
-    token, a character is unknown. Ids keep their order. Raises UserError for a model other than WordPiece
-    and Unigram, and where there are no texts or no token is used often enough.
+    token, a character is unknown. Ids keep their order; scores of Unigram are rounded to DECIMALS. Raises
+    UserError for a model other than WordPiece and Unigram, and where there are no texts or no token is used
+    often enough.
     """
     data = json.loads(tokenizer.backend_tokenizer.to_str())
     model = data["model"]

@@ -204,7 +204,7 @@ def plain(model: Any) -> Any:
     return fast(raw, unk_token="[UNK]", pad_token="[PAD]")
 
 
-def pieces(tokens: str) -> Any:
+def of_tokens(tokens: str) -> Any:
     """A WordPiece tokenizer of these tokens."""
     vocabulary = {token: at for at, token in enumerate(["[PAD]", "[UNK]", *tokens.split()])}
     return plain(models.WordPiece(vocabulary, unk_token="[UNK]"))
@@ -216,7 +216,7 @@ def cut(tokenizer: Any, text: str) -> list[str]:
 
 def test_a_dead_end_may_open_and_characters_of_kept_tokens_stay():
     """`ab` leads nowhere, so `abc` was unknown; `ab` goes, and `a ##bc` is found."""
-    tokenizer = pieces("ab a ##bc x ##b q")
+    tokenizer = of_tokens("ab a ##bc x ##b q")
     assert cut(tokenizer, "abc xbc") == ["[UNK]", "x", "##bc"]
     made = trimmed(tokenizer, ["abc xbc a"])
     assert cut(made, "abc xbc") == ["a", "##bc", "x", "##bc"]
@@ -244,12 +244,12 @@ def test_what_an_unknown_character_costs_stays():
 
 
 def test_held_out_texts_keep_nothing():
-    made = trimmed(pieces("a ##b ab b q"), ["a b", "a", "a b"], ["ab a", "q", "a z", ""], min_count=2)
+    made = trimmed(of_tokens("a ##b ab b q"), ["a b", "a", "a b"], ["ab a", "q", "a z", ""], min_count=2)
     assert set(made.get_vocab()) == {"[PAD]", "[UNK]", "a", "b", "##b"}  # ##b stays, as b does
 
 
 def test_characters_of_used_tokens_come_first_in_up_to_a_third():
-    tokenizer = pieces("c ##d a ##a b ##b q ab ba aba bab cd")
+    tokenizer = of_tokens("c ##d a ##a b ##b q ab ba aba bab cd")
 
     def kept(**options: int) -> Any:
         return trimmed(tokenizer, ["ab ba aba bab cd", "ab ba aba bab"], ["cd q"], **options)
@@ -259,7 +259,7 @@ def test_characters_of_used_tokens_come_first_in_up_to_a_third():
 
 
 def test_a_number_of_tokens_is_filled_with_the_first_that_no_text_uses():
-    tokenizer = pieces("[unused1] a ##a b ##b ab ba aba")
+    tokenizer = of_tokens("[unused1] a ##a b ##b ab ba aba")
 
     def kept(tokens: int, least: int) -> set[str]:
         return set(trimmed(tokenizer, ["aba ba", "aba"], tokens=tokens, min_count=least).get_vocab())
