@@ -65,18 +65,24 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
-def docstrings(folder: Path) -> Iterator[str]:
-    """The docstrings of the .py files below a folder, in order, without tests and bundled copies. Nothing is
+def sources(folder: Path, skipped: set[str] = SKIPPED) -> Iterator[tuple[str, ast.Module]]:
+    """The .py files below a folder, in order, parsed, without tests and bundled copies. Nothing is
     imported."""
     for path in sorted(folder.rglob("*.py")):
-        if SKIPPED & set(path.relative_to(folder).parts):
+        if skipped & set(path.relative_to(folder).parts) or path.name.startswith("test_"):
             continue
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # invalid escapes in other people's sources
-                tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):  # templates, and sources for another Python
+                text = path.read_text(encoding="utf-8")
+                yield text, ast.parse(text)
+        except (SyntaxError, ValueError):  # templates, sources for another Python, other encodings
             continue
+
+
+def docstrings(folder: Path) -> Iterator[str]:
+    """The docstrings of these."""
+    for _, tree in sources(folder):
         documented = (each for each in ast.walk(tree) if isinstance(each, DOCUMENTED))
         yield from filter(None, map(ast.get_docstring, documented))
 
