@@ -206,8 +206,8 @@ def headline(peers: dict[str, Any], searches: dict[str, Any]) -> str:
         f"of which is onnxruntime's ([one run](bench/peers/README.md)). On seven STS test sets it scores as "
         f"high: {sts:.1f}, the teacher in int8 {taught:.1f}. On harder pairs and in search it scores "
         f"lower.\n\n"
-        f"In search, `nano` finds less by its embeddings alone (nDCG@10 {nano_found[0]}) than its teacher "
-        f"({found[0]}) and than keyword search (BM25, {words}). So `edgedistill search` ranks by both: "
+        f"In search, nDCG@10 of `nano` is {nano_found[0]} by its embeddings alone, that of its teacher "
+        f"{found[0]} and of keyword search (BM25) {words}. So `edgedistill search` ranks by both: "
         f"{nano_found[1]}; the teacher with BM25 has {found[1]} ([measured](bench/RESULTS.md#search)). A web "
         f"page that searches with `nano` has {page['bytes'] / 1e6:.1f} MB in all.\n"
     )
@@ -223,7 +223,7 @@ def gains(found: dict[str, Any], fits: list[dict[str, Any]]) -> str:
         each.append(f"{COLLECTIONS[collection]} {before} → {_percent(after)} (teacher {teacher})")
         sts.append(after["sts7"])
     line = (
-        "* `adapt` with the documents alone, nDCG@10 of queries that it never saw: "
+        "* `adapt` of the `nano` before, with the documents alone, nDCG@10 of queries that it never saw: "
         f"{'; '.join(each)}. STS falls to {100 * min(sts):.1f} at worst."
     )
     return "\n".join([line, *map(_fit_in_a_line, fits), ""])
@@ -239,7 +239,8 @@ def _fit_in_a_line(fit: dict[str, Any]) -> str:
     return (
         f"* `fit` for {teacher}, at most {budget}: of {len(fit['candidates'])} candidates in "
         f"{fit['minutes']:g} minutes, the best has STS {sts['winner']} and search {search['winner']}; the "
-        f"teacher has {sts['teacher']} and {search['teacher']}, `nano` {sts['nano']} and {search['nano']}."
+        f"teacher has {sts['teacher']} and {search['teacher']}, the `nano` before {sts['nano']} and "
+        f"{search['nano']}."
         f"{'' if fit['winner']['steps'] else ' It is untrained: training made none better in all measures.'}"
     )
 
@@ -334,7 +335,7 @@ def adapted(found: dict[str, Any]) -> str:
 
 def fitted(reports: list[dict[str, Any]]) -> str:
     """The table of fits: each winner, its start, its teacher and a student that ships."""
-    titles = {"start": "its start, untrained", "teacher": "its teacher", "nano": "`nano` as it ships"}
+    titles = {"start": "its start, untrained", "teacher": "its teacher", "nano": "the `nano` before"}
     rows = list[list[str]]()
     for found in reports:
         winner, budget = found["winner"], found["budget"]

@@ -292,13 +292,15 @@ class Bundle:
         most, around = encoder.max_tokens, encoder._tokens_around[role]
         long = [at for at, row in enumerate(ids) if len(row) >= most]
         whole = dict(zip(long, encoder.token_counts([texts[at] for at in long], role), strict=True))
-        unknown = [int((row == encoder.unknown_id).sum()) for row in ids]
-        of_mark = sum(token == encoder.unknown_id for token in encoder._whole_tokenizer.encode(mark).ids)
-        marks = [min(count, of_mark * text.count(mark)) for text, count in zip(texts, unknown, strict=True)]
-        return [
-            (max(0, whole.get(at, 0) - most), count - marks[at], marks[at] < count >= len(ids[at]) - around)
-            for at, count in enumerate(unknown)
-        ]
+        of_mark: Any = encoder._whole_tokenizer.encode(mark, add_special_tokens=False).ids
+        found = []
+        lacked = of_mark.count(encoder.unknown_id)
+        for at, (text, row) in enumerate(zip(texts, ids, strict=True)):
+            marks = text.count(mark)
+            count = max(0, int((row == encoder.unknown_id).sum()) - lacked * marks)
+            others = len(row) - around - len(of_mark) * marks
+            found.append((whole.get(at, most) - most, count, 0 < count >= others))
+        return found
 
     @cached_property
     def _tokens_around(self) -> dict[str, int]:
