@@ -32,7 +32,7 @@ PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamp
 LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
 BASES = {path.stem: path for path in (Path(baselines.__file__).parent / "bases").glob("*.yaml")}
 RECIPES = files.shipped("recipe") | BASES
-FOLDERS = "unlabeled|multilingual|pairs|parallel"
+FOLDERS = "code|unlabeled|multilingual|pairs|parallel"
 NAMED = {  # `limits` of unlabeled/*.txt.gz have no folder
     path if "/" in path else f"unlabeled/{path}"
     for each in RECIPES.values()
