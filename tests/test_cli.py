@@ -29,6 +29,7 @@ from edgedistill.training import train
 from tests.conftest import World
 
 ROOT = Path(__file__).resolve().parent.parent
+SCORE = re.compile(r"(\d\.\d\d)").split
 COMMANDS = (
     "students",
     "recipes",
@@ -110,6 +111,13 @@ def test_every_command_has_help_with_an_example():
         assert " None" not in shown.output.partition("Options:")[2].partition("Example:")[0]
 
 
+def check_shown(printed: str, shown: str) -> None:
+    """Scores are alike, as int8 rounds a little differently on each processor; all else is equal."""
+    one, other = SCORE(printed), SCORE(shown)
+    assert one[::2] == other[::2]
+    np.testing.assert_allclose(np.float64(one[1::2]), np.float64(other[1::2]), atol=0.011)
+
+
 def test_the_search_of_the_readme_prints_what_it_shows(monkeypatch, tmp_path):
     pytest.importorskip("bm25s")
     monkeypatch.setenv("COLUMNS", "80")
@@ -118,14 +126,16 @@ def test_the_search_of_the_readme_prints_what_it_shows(monkeypatch, tmp_path):
     subprocess.run("\n".join(made), shell=True, check=True, cwd=tmp_path)
     done = in_a_process(*shlex.split(command)[1:], folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"```text\n{done.stdout}{done.stderr}```" in "\n".join(lines)
+    at = lines.index("```text")
+    check_shown(done.stdout + done.stderr, "\n".join([*lines[at + 1 : at + 5], ""]))
 
 
 def test_the_python_of_the_readme_prints_what_it_shows(tmp_path):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.stdout, done.returncode) == (shown, 0)
+    assert done.returncode == 0
+    check_shown(done.stdout, shown)
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -264,7 +274,7 @@ def test_embed_of_an_empty_input(tmp_path):
         ("embed owner/name", "owner/name: no bundle here, it looks like a hub id; make a bundle of that: "),
         (
             "check nano",
-            "nano: reads 'unlabeled/tatoeba_en.txt.gz' and 13 more in a data folder; give --data ",
+            "nano: reads 'unlabeled/tatoeba_en.txt.gz' and 16 more in a data folder; give --data ",
         ),
         ("search question .", "search: '.': no texts in this folder ("),
         ("embed", "edgedistill embed: Missing argument 'BUNDLE[:PRECISION]'; edgedistill embed --help"),

@@ -231,11 +231,11 @@ def test_a_suite_ships_whole(name: str):
 
 
 def test_the_default_suite_ranks_students_as_sts7_does():
-    """sts7: nano 79.1, multi 78.0, micro 73.4."""
+    """sts7: nano 78.8, multi 77.1, micro 73.3."""
     suite = scoring.suite(bench.DEFAULT_SUITE)
     students = [edgedistill.load(name) for name in ("nano", "multi", "micro")]
     nano, multi, micro = (scoring.evaluate(suite, student.encode)["average"] for student in students)
-    assert 0.9 > nano > multi > micro + 0.03 > 0.7
+    assert 0.9 > nano > multi > micro + 0.02 > 0.7
 
 
 def test_ndcg_by_hand():

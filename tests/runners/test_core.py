@@ -447,7 +447,7 @@ def test_the_first_example_of_its_page_runs_as_written(tmp_path):
     (tmp_path / "app.c").write_text(example[1])  # type: ignore[index]
     student_file.write("nano", tmp_path / "nano-core", lambda line: None)
     cosine = run("sh", "-ec", f"cd {tmp_path}\n{example[2]}")  # type: ignore[index]
-    assert f"and a text, {cosine.strip()}:" in page
+    assert abs(float(cosine) - float(page.partition("and a text, ")[2][:4])) < 0.011
 
 
 def test_a_file_of_each_version_is_kept_and_opens(core: Any):
