@@ -3,8 +3,8 @@ pairs.txt.gz in the data folder.
 
 python bench/code_texts.py PACKAGES --data DIR
 
-PACKAGES: a folder for each package of recipes/code_packages.txt, its unpacked wheel, and one, stdlib, of
-Python's own library
+PACKAGES: a folder for each package of recipes/code_packages.txt, its unpacked wheel, called as that is up to
+the first hyphen, and one of Python 3.11's own library, called stdlib, without config-*
 
 Functions of 60 to 900 characters, those with a docstring first, and docstrings, each on one line, without
 any that shares 13 words in a row with a text of ir/; then the queries and texts of pairs/ with free licences.
