@@ -14,33 +14,26 @@ from __future__ import annotations
 
 import argparse
 import ast
-import gzip
 import hashlib
 import random
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import general_corpus
+import overlap
 
 from edgedistill import files
+from edgedistill.data import input_file
 
 SKIPPED = general_corpus.SKIPPED | {"encodings", "locale", "migrations", "lib2to3"}
 FUNCTIONS, DOCSTRINGS = 1_500, 1_000  # of a package, at most
 LEAST, MOST = 60, 900  # characters
-SHARED = 13  # words in a row
 PAIRS = (
     *("biomed_titles", "docs_cpp", "docs_govuk", "docs_node", "docs_office", "docs_otel", "docs_powershell"),
     *("docs_prometheus", "docs_pydevguide", "docs_react", "docs_rustbook", "docs_terminal", "docs_virt"),
     *("docs_wsl_terminal", "factbook", "glossary_cncf", "medquad", "scitldr", "tydi_train"),
 )
 WRITTEN = {"functions": 70_000, "docstrings": 50_000, "pairs": 70_000}
-
-
-def runs(text: str) -> set[tuple[str, ...]]:
-    """Every run of SHARED words."""
-    words = re.findall(r"\w+", text.lower())
-    return {tuple(words[at : at + SHARED]) for at in range(len(words) - SHARED + 1)}
 
 
 def of_package(folder: Path) -> tuple[list[str], list[str]]:
@@ -65,19 +58,14 @@ def of_package(folder: Path) -> tuple[list[str], list[str]]:
     return [whole for _, whole in functions[:FUNCTIONS]], docstrings[:DOCSTRINGS]
 
 
-def columns(paths: Iterable[Path]) -> Iterator[list[str]]:
+def cells(paths: Iterable[Path]) -> Iterator[list[str]]:
     """The cells of each line."""
-    for path in paths:
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            yield from (line.rstrip("\n").split("\t") for line in lines)
+    return (line.split("\t") for path in paths for _, line in input_file.lines(path))
 
 
 def write(path: Path, texts: Iterable[str]) -> None:
     """So many of the distinct texts, in the order of their hashes."""
-    distinct = dict[str, str]()
-    for text in texts:
-        distinct.setdefault(text.casefold(), text)
-    ordered = sorted(distinct.values(), key=lambda text: hashlib.sha1(text.encode()).hexdigest())
+    ordered = sorted(general_corpus.distinct(texts), key=lambda text: hashlib.sha1(text.encode()).hexdigest())
     files.write_bytes(path, general_corpus.compressed(ordered[: WRITTEN[path.name.split(".")[0]]]))
 
 
@@ -89,15 +77,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     arguments = parser.parse_args()
     data = arguments.data
-    asked = set[tuple[str, ...]]()
-    for cells in columns(data.glob("ir/*/corpus.tsv.gz")):
-        asked |= runs("\t".join(cells[1:]))
+    asked = set[int]()
+    for _, *document in cells(data.glob("ir/*/corpus.tsv.gz")):
+        asked |= overlap.spans("\t".join(document))
     drawn = [of_package(folder) for folder in sorted(arguments.packages.iterdir())]
     for name, kind in zip(("functions", "docstrings"), zip(*drawn, strict=True), strict=True):
-        texts = (text for of_one in kind for text in of_one if not runs(text) & asked)
+        texts = (text for of_one in kind for text in of_one if asked.isdisjoint(overlap.spans(text)))
         write(data / "code" / f"{name}.txt.gz", texts)
-    pairs = columns(sorted(data / "pairs" / f"{name}.en.tsv.gz" for name in PAIRS))
-    write(data / "code/pairs.txt.gz", (text for cells in pairs for text in cells[:2] if " " in text))
+    pairs = cells(data / "pairs" / f"{name}.en.tsv.gz" for name in PAIRS)
+    write(data / "code/pairs.txt.gz", (text for pair in pairs for text in pair[:2] if " " in text))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import gzip
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -144,10 +144,15 @@ def corpus(documentation: Path) -> list[str]:
     found = chain.from_iterable(
         map(sentences, chain(documents, docstrings(Path(sysconfig.get_paths()["stdlib"]))))
     )
-    distinct = dict[str, str]()
-    for text in found:
-        distinct.setdefault(text.casefold(), text)
-    return list(distinct.values())
+    return distinct(found)
+
+
+def distinct(texts: Iterable[str]) -> list[str]:
+    """The first of each that differ in more than letter case."""
+    kept = dict[str, str]()
+    for text in texts:
+        kept.setdefault(text.casefold(), text)
+    return list(kept.values())
 
 
 def compressed(texts: list[str]) -> bytes:

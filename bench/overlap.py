@@ -42,11 +42,15 @@ def files_read(names: list[str], data: Path) -> set[str]:
     return {path.relative_to(data).as_posix() for pattern in patterns for path in data.glob(pattern)}
 
 
-def marks(text: str) -> set[int]:
-    """Numbers that equal texts have in common, and texts that share 13 words."""
+def spans(text: str) -> set[int]:
+    """Numbers that texts have in common that share 13 words in a row."""
     words = re.findall(r"\w+", text.lower())
-    spans = zip(*(words[at:] for at in range(WORDS)), strict=False)
-    return {deduplicate.key(text), *map(hash, spans)}
+    return {*map(hash, zip(*(words[at:] for at in range(WORDS)), strict=False))}
+
+
+def marks(text: str) -> set[int]:
+    """These, and one that equal texts have in common."""
+    return {deduplicate.key(text), *spans(text)}
 
 
 def tested_rows(task: transfer.Labelled) -> list[str]:

@@ -293,14 +293,14 @@ class Bundle:
         long = [at for at, row in enumerate(ids) if len(row) >= most]
         whole = dict(zip(long, encoder.token_counts([texts[at] for at in long], role), strict=True))
         of_mark: Any = encoder._whole_tokenizer.encode(mark, add_special_tokens=False).ids
-        found = []
+        counts = []
         lacked = of_mark.count(encoder.unknown_id)
         for at, (text, row) in enumerate(zip(texts, ids, strict=True)):
             marks = text.count(mark)
             count = max(0, int((row == encoder.unknown_id).sum()) - lacked * marks)
             others = len(row) - around - len(of_mark) * marks
-            found.append((whole.get(at, most) - most, count, 0 < count >= others))
-        return found
+            counts.append((whole.get(at, most) - most, count, 0 < count >= others))
+        return counts
 
     @cached_property
     def _tokens_around(self) -> dict[str, int]:
