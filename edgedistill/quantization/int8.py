@@ -37,9 +37,7 @@ from edgedistill.quantization.sample_texts import TokenIds, activations
 # A few channels of a transformer's activations are many times as large as the others. One scale for all of
 # them wastes the 8 bits of the rest, so every channel is divided by a factor of its own, which the rows of
 # the weight behind it are multiplied by.
-HEADROOM = 1.1  # over what was measured: clipping a channel costs more than a coarser step
-# how much of a channel's range the activation's factor takes; the weight takes the rest. Flat between 0.7 and
-# 0.8
+# how much of a channel's range the activation's factor takes; the weight takes the rest. Flat from .7 to .85
 EXPONENT = 0.75
 ZERO = 128  # the zero point of signed activations, which are stored as uint8
 ZEROS = {"Gelu": 24, "Relu": 0}  # zero points behind activations that are bounded below
@@ -73,8 +71,8 @@ def converter(model: ModelProto, samples: TokenIds) -> Converter:
 
 
 def measure(model: ModelProto, samples: TokenIds) -> Largest:
-    """The largest absolute values of the inputs that have fixed scales, with headroom, over all tokens of the
-    samples; nothing without samples."""
+    """The largest absolute values of the inputs that have fixed scales, over all tokens of the samples;
+    nothing without samples."""
     names = [x for group in _groups(GraphFacts(model)) for x in group.inputs]
     if not names or not samples:
         return {}
@@ -82,7 +80,7 @@ def measure(model: ModelProto, samples: TokenIds) -> Largest:
     for values in activations(model, names, samples):
         for name, rows in values.items():
             largest[name] = np.maximum(largest[name], np.abs(rows).max(0))
-    return {name: values * HEADROOM for name, values in largest.items()}
+    return largest
 
 
 def product_errors(model: ModelProto, largest: Largest, ids: TokenIds) -> dict[str, float]:
@@ -153,8 +151,11 @@ class _Group(NamedTuple):
 
 
 def _groups(facts: GraphFacts) -> list[_Group]:
-    """The inputs and weights of products, those that share one in one group, where an input is fixed; in the
-    order of the graph."""
+    """The inputs and weights of products, those that share one in one group, where all inputs are fixed; in
+    the order of the graph.
+
+    A head also projects tokens, which are fixed; what is pooled from them is not.
+    """
     groups: list[_Group] = []
     for node in facts.products:
         joined = _Group([], [])
@@ -164,7 +165,7 @@ def _groups(facts: GraphFacts) -> list[_Group]:
                 joined = _Group(joined.inputs + group.inputs, joined.weights + group.weights)
         parts = zip(joined, node.input, strict=True)
         groups.append(_Group(*(list(dict.fromkeys([*names, name])) for names, name in parts)))
-    return [group for group in groups if any(_is_fixed(facts, x) for x in group.inputs)]
+    return [group for group in groups if all(_is_fixed(facts, x) for x in group.inputs)]
 
 
 def _is_fixed(facts: GraphFacts, x: str) -> bool:
