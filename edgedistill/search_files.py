@@ -287,7 +287,7 @@ def summary(answer: dict[str, Any]) -> str:
     line = f"{counted(read['files'], 'file')}, {counted(answer['texts'], 'text')}"
     line += f" ({left:,} not read, or in part: --json)" * (left > 0)
     line += f"; {counted(read['unknown_texts'], 'text')} unknown to the student" * (read["unknown_texts"] > 0)
-    line += "; too few to say that nothing is close" * (answer["close"] is None)
+    line += "; too few texts to tell whether any is close" * (answer["close"] is None)
     return line + f"; ranked by {answer['ranked_by']}" * (
         answer["ranked_by"] != RANKED_BY.format(bm25.WEIGHT)
     )

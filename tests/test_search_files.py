@@ -101,7 +101,7 @@ def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session):
     }
     assert (found["read"]["files"], found["texts"]) == (4, 6)
     assert list(found["read"]["skipped"]) == ["docs/binary.txt", "docs/other.tsv"]
-    told = "4 files, 6 texts (4 not read, or in part: --json); too few to say that nothing is close"
+    told = "4 files, 6 texts (4 not read, or in part: --json); too few texts to tell whether any is close"
     assert search_files.summary(found) == told
     assert found["results"][0]["line"] == 1 and found["results"][0]["file"] == "docs/page.md"
 
@@ -283,7 +283,7 @@ def test_the_command(docs: Path, tmp_path, monkeypatch):
     page = " · ".join(line.removeprefix("# ") for line in PAGE.split("\n") if line)
     assert "".join(lines[2:4]).replace(" ", "") == page.replace(" ", "")
     assert lines[4].split()[::4] == ["2", "docs/rows.csv:2"] and len(lines) == 6
-    few = "2 files, 2 texts (1 not read, or in part: --json); too few to say that nothing is close"
+    few = "2 files, 2 texts (1 not read, or in part: --json); too few texts to tell whether any is close"
     assert " ".join(told.stderr.split()) == few
     options = ("--json", "--top", "1", "--hybrid-weight", "0")
     told = call(*("search", QUESTION, "nano", "docs/*.md", "docs/rows.csv", *options), folder=tmp_path)
