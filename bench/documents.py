@@ -223,7 +223,7 @@ def gains(found: dict[str, Any], fits: list[dict[str, Any]]) -> str:
         each.append(f"{COLLECTIONS[collection]} {before} → {_percent(after)} (teacher {teacher})")
         sts.append(after["sts7"])
     line = (
-        "* `adapt` of the `nano` before, with the documents alone, nDCG@10 of queries that it never saw: "
+        "* `adapt` of `nano`, with the documents alone, nDCG@10 of queries that it never saw: "
         f"{'; '.join(each)}. STS falls to {100 * min(sts):.1f} at worst."
     )
     return "\n".join([line, *map(_fit_in_a_line, fits), ""])
@@ -239,7 +239,7 @@ def _fit_in_a_line(fit: dict[str, Any]) -> str:
     return (
         f"* `fit` for {teacher}, at most {budget}: of {len(fit['candidates'])} candidates in "
         f"{fit['minutes']:g} minutes, the best has STS {sts['winner']} and search {search['winner']}; the "
-        f"teacher has {sts['teacher']} and {search['teacher']}, the `nano` before {sts['nano']} and "
+        f"teacher has {sts['teacher']} and {search['teacher']}, `nano` {sts['nano']} and "
         f"{search['nano']}."
         f"{'' if fit['winner']['steps'] else ' It is untrained: training made none better in all measures.'}"
     )
@@ -315,7 +315,6 @@ def adapted(found: dict[str, Any]) -> str:
         rows.append(("*its teacher*", "", teacher))
         for learned, minutes, scores in rows:
             cells = [_shared(scores[each], teacher[each]) for each in ("ndcg10", "with_bm25")]
-            cells.append(f"{scores['weight']:g}")
             shown.append([title, learned, minutes, *cells, f"{100 * scores['sts7']:.1f}"])
         without.append(f"{title} {100 * teacher['bm25']:.1f}")
     runs = [each for runs in found["adapted"].values() for each in runs.values()]
@@ -327,7 +326,6 @@ def adapted(found: dict[str, Any]) -> str:
         "minutes",
         "nDCG@10",
         "with BM25",
-        "its weight",
         "STS",
     ]
     return measured_tables.lines(heads, shown, 2, [below])
@@ -335,7 +333,7 @@ def adapted(found: dict[str, Any]) -> str:
 
 def fitted(reports: list[dict[str, Any]]) -> str:
     """The table of fits: each winner, its start, its teacher and a student that ships."""
-    titles = {"start": "its start, untrained", "teacher": "its teacher", "nano": "the `nano` before"}
+    titles = {"start": "its start, untrained", "teacher": "its teacher", "nano": "`nano`"}
     rows = list[list[str]]()
     for found in reports:
         winner, budget = found["winner"], found["budget"]
