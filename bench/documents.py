@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -405,8 +404,12 @@ def card(quality: dict[str, Any], searches: list[dict[str, Any]]) -> str:
             by = ", documents embedded by the teacher" if each["documents"] == "teacher" else ""
             heads += [f"by cosine{by}", "with BM25"]
             columns += [each["quality"][suite] for suite in (SEARCH, f"{SEARCH} + BM25")]
+    name = searches[0]["bundle"]["name"]
     rows = [
-        [task, *(f"{100 * column['tasks'][task]['ndcg_at_10']:.1f}" for column in columns)]
+        [
+            task + measured_tables.mark(task, name),
+            *(f"{100 * column['tasks'][task]['ndcg_at_10']:.1f}" for column in columns),
+        ]
         for task in columns[0]["tasks"]
     ]
     rows.append(["**mean**", *(f"**{100 * column['average']:.1f}**" for column in columns)])
@@ -417,7 +420,7 @@ def card(quality: dict[str, Any], searches: list[dict[str, Any]]) -> str:
     return (
         "Search, on eleven English collections (suite `search-test`): nDCG@10 × 100. *By cosine* ranks by "
         "embeddings alone, *with BM25* also by words, as `edgedistill search` does.\n\n"
-        + measured_tables.lines(heads, rows, 1, [])
+        + measured_tables.lines(heads, rows, 1, [measured_tables.MARKED])
         + "\nOther suites, × 100. A suite's score is the mean of its tasks:\n\n"
         + measured_tables.lines(["suite", "measure", "tasks", "score"], others, 3, [])
         + f"\nAll in {searches[0]['bundle']['precision']}. The package's README has the teacher's scores.\n"
@@ -561,13 +564,11 @@ def runners(found: dict[str, Any]) -> str:
 
 def measured() -> dict[str, str]:
     """The tables of bench/RESULTS.md by name, from the reports of this folder's scripts."""
-    trained = files.read_json(REPORTS / "overlap.json")["files"]
-    marked = partial(measured_tables.search_test, trained=trained)
     makers = {
         "processors": measured_tables.processors,
         "mteb": measured_tables.mteb,
-        "search-test": marked,
-        "search-languages": marked,
+        "search-test": measured_tables.search_test,
+        "search-languages": measured_tables.search_test,
         "search-slices": measured_tables.slices,
         "overlap": measured_tables.overlap,
         "runners": runners,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from functools import reduce
 from operator import getitem
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -180,11 +181,20 @@ SAME_SOURCE = {  # a test collection -> training texts from the same data set or
     "jaquad ja": {"multilingual/ja.qa.txt.gz"},
     "squad it": {"parallel/xquad_questions.en-es.tsv.gz"},
 }
+OVERLAP = Path(__file__).with_name("reports") / "overlap.json"
+MARKED = "† trained on other texts of the same source"
 
 
-def search_test(report: Report, trained: dict[str, list[str]]) -> str:
+def mark(task: str, student: str) -> str:
+    """What stands behind the score of a student, or of one + BM25, on a collection from whose source it read
+    texts."""
+    read = files.read_json(OVERLAP)["files"].get(student.partition(" ")[0], [])
+    return "†" if SAME_SOURCE.get(task, set()).intersection(read) else ""
+
+
+def search_test(report: Report) -> str:
     """nDCG@10 × 100: a row for each collection, columns by cosine and with BM25; below them the mean, and the
-    share of the teacher's by cosine, of the mean and at worst. † marks students that were `trained` on texts
+    share of the teacher's by cosine, of the mean and at worst. † marks students that were trained on texts
     of the collection's source."""
     own, rows, suite = own_documents(report), list[list[str]](), report["bench"]
     columns = {name: quality[suite] for name, quality in own.items()}
@@ -194,9 +204,7 @@ def search_test(report: Report, trained: dict[str, list[str]]) -> str:
         row = [task]
         for name, column in {**columns, "BM25": None, **beside}.items():
             of = each["bm25"] if column is None else column["tasks"][task]
-            student = name.partition(" ")[0]
-            same = SAME_SOURCE.get(task, set()).intersection(trained.get(student, ()))
-            row.append(f"{100 * of['ndcg_at_10']:.1f}{'†' if same else ''}")
+            row.append(f"{100 * of['ndcg_at_10']:.1f}{mark(task, name)}")
         rows.append(row)
     means = [
         column["average"] for column in (*columns.values(), {"average": words["bm25"]}, *beside.values())
@@ -207,8 +215,7 @@ def search_test(report: Report, trained: dict[str, list[str]]) -> str:
     worst = [f"{min(shares(own, name, suite).values()):.0%}" for name in columns]
     rows += [["share of the teacher's mean", *share, *left], ["lowest share", *worst, *left]]
     heads = ["", *columns, "BM25", *beside]
-    notes = ["† trained on other texts of the same source ([which](#training-texts-in-the-test-sets))"]
-    notes += beside_both(report)
+    notes = [f"{MARKED} ([which](#training-texts-in-the-test-sets))", *beside_both(report)]
     for name in [name for name in columns if "interval95" in columns[name]][:1]:
         halves = {**columns[name]["tasks"], "mean": columns[name]}.items()
         spread = ", ".join(f"{task} ± {report_files.half(each):.1f}" for task, each in halves)
