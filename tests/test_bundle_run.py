@@ -91,7 +91,7 @@ def test_the_shipped_one_comes_back_from_8_bits(tmp_path, monkeypatch):
     opened = bundle_run.open_finished("nano", PLACE)
     rows = PreparedStudent.of(opened).embed(texts)
     cosines = (rows * bundle.load("nano").encode(texts)).sum(1)
-    assert cosines.min() >= 0.995 and cosines.mean() > 0.996
+    assert cosines.min() >= 0.995 and cosines.mean() > 0.997
     assert opened.parameters == kinds.parameters(opened.student())
 
 

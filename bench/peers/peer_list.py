@@ -81,8 +81,8 @@ PEERS = {
         *("student", "tokenlearn", "tokenlearn_static", "trained"),
         "tokenlearn.featurize, tokenlearn.train",
     ),
-    "nano": Peer("student", OURS, "edgedistill_bundles", "nano", "ships; trained for hours"),
-    "micro": Peer("student", OURS, "edgedistill_bundles", "micro", "ships; trained for hours"),
+    "nano": Peer("student", OURS, "edgedistill_bundles", "nano", "ships"),
+    "micro": Peer("student", OURS, "edgedistill_bundles", "micro", "ships"),
     "edgedistill fit": Peer(
         "student", OURS, "edgedistill_bundles", "fit", "edgedistill fit --max-mb 5 --max-p50-ms 2"
     ),

@@ -19,17 +19,17 @@ REQUIRED = PRECISIONS["int8"].single_cosine
 
 
 def with_outliers(layers: list[int]) -> onnx.ModelProto:
-    """Four layers; in these, one input of the last product is 300 and multiplied by 0: a scale per row wastes
+    """Four layers; in these, one input of the last product is 270 and multiplied by 0: a scale per row wastes
     the bits of all others, one per block only those of its block, which are multiplied by 0 as well.
     """
     student: Any = make_bert(intermediate_size=64, num_hidden_layers=4)
     for layer in (student.model.encoder.layer[at] for at in layers):
-        layer.intermediate.dense.bias.data[40] = 300
+        layer.intermediate.dense.bias.data[40] = 270
         layer.output.dense.weight.data[:, 32:] = 0
     return graph.build(student)
 
 
-@pytest.mark.parametrize(("layers", "in_w8"), [([1, 3], 1), ([0, 1, 2], 2), ([0, 1, 2, 3], 2)])
+@pytest.mark.parametrize(("layers", "in_w8"), [([1, 3], 1), ([0, 2], 1), ([0, 1, 2], 2)])
 def test_the_products_that_lose_most_stay_in_w8(ids: list[list[int]], layers: list[int], in_w8: int):
     """As few as it takes."""
     model = with_outliers(layers)

@@ -145,8 +145,8 @@ def test_close_to_fp32_in_fewer_bytes_whatever_else_is_in_the_batch(
 ):
     fp32, (ids, mask) = graphs[name], some_ids(8, 20)
     before = fp32.SerializeToString()
-    made = quantization.convert(fp32, precision, SAMPLES[::4])
-    assert quantization.convert(fp32, precision, SAMPLES[::4]).SerializeToString() == made.SerializeToString()
+    made = quantization.convert(fp32, precision, SAMPLES[::2])
+    assert quantization.convert(fp32, precision, SAMPLES[::2]).SerializeToString() == made.SerializeToString()
     together, expected = run(made, ids, mask), run(fp32, ids, mask)
     assert cosines(together, expected).min() > KEPT[precision][0]
     assert not np.array_equal(together, expected)
