@@ -44,7 +44,7 @@ def student(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def documents(folder: Path, count: int = 80) -> Path:
     """Texts of five sentences, a line each."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = sentences(5 * count, seed=3)
+    drawn = sentences(5 * count, seed=8)
     lines = [" ".join(each.rstrip(".!") + "." for each in drawn[5 * n : 5 * n + 5]) for n in range(count)]
     (folder / "own.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
@@ -74,8 +74,8 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     opened: Any = run.open_run(Path(found["run"]))
     measured = scoring.evaluate(scoring.suite(found["suite"]), bundle.load(found["bundle"]))
     assert measured["tasks"]["made"]["ndcg_at_10"] == pytest.approx(
-        found["search"]["made"]["ndcg_at_10"]["after"], abs=0.05
-    )  # of few queries, one that batches of another size round elsewhere
+        found["search"]["made"]["ndcg_at_10"]["after"]
+    )
     for more in [], ["--overwrite", "--out", str(data)]:
         assert isinstance(CliRunner().invoke(cli.app, arguments + more).exception, UserError), (
             "neither an earlier bundle unasked, nor ever a folder of something else is replaced"
