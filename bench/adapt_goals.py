@@ -118,19 +118,17 @@ def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[st
             return None
         command += ["--pairs", str(pairs)]
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory(
-        dir=arguments.work
-    ) as cache:  # nothing that an earlier row's teacher has embedded
-        environment = os.environ | {"EDGEDISTILL_CACHE": cache}
+    # nothing that an earlier row's teacher has embedded
+    with tempfile.TemporaryDirectory(dir=arguments.work) as empty:
+        environment = os.environ | {"EDGEDISTILL_CACHE": empty}
         answer = subprocess.run(
             command, check=True, stdout=subprocess.PIPE, text=True, cwd=arguments.work, env=environment
         ).stdout
-    seconds = time.perf_counter() - started
+    row = {"documents": documents, "cpu": machine.here()["cpu"]}
+    row["seconds"] = round(time.perf_counter() - started, 1)
     found = json.loads(answer)
-    kept = {each: found[each] for each in ("steps", "before", "after", "search")}
-    measured = scores(str(arguments.work / name), collection, arguments.data)
-    cost = {"cpu": machine.here()["cpu"], "seconds": round(seconds, 1)}
-    return {"documents": documents, **cost, **kept, "scores": measured}
+    row |= {each: found[each] for each in ("steps", "before", "after", "search")}
+    return row | {"scores": scores(str(arguments.work / name), collection, arguments.data)}
 
 
 def main() -> None:

@@ -238,8 +238,7 @@ def _fit_in_a_line(fit: dict[str, Any]) -> str:
     return (
         f"* `fit` for {teacher}, at most {budget}: of {len(fit['candidates'])} candidates in "
         f"{fit['minutes']:g} minutes, the best has STS {sts['winner']} and search {search['winner']}; the "
-        f"teacher has {sts['teacher']} and {search['teacher']}, `nano` {sts['nano']} and "
-        f"{search['nano']}."
+        f"teacher has {sts['teacher']} and {search['teacher']}, `nano` {sts['nano']} and {search['nano']}."
         f"{'' if fit['winner']['steps'] else ' It is untrained: training made none better in all measures.'}"
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import reduce
+from functools import cache, reduce
 from operator import getitem
 from pathlib import Path
 from statistics import fmean
@@ -181,14 +181,15 @@ SAME_SOURCE = {  # a test collection -> training texts from the same data set or
     "jaquad ja": {"multilingual/ja.qa.txt.gz"},
     "squad it": {"parallel/xquad_questions.en-es.tsv.gz"},
 }
-OVERLAP = Path(__file__).with_name("reports") / "overlap.json"
+OVERLAP = Path(__file__).parent / "reports/overlap.json"
+_once = cache(files.read_json)
 MARKED = "† trained on other texts of the same source"
 
 
 def mark(task: str, student: str) -> str:
     """What stands behind the score of a student, or of one + BM25, on a collection from whose source it read
     texts."""
-    read = files.read_json(OVERLAP)["files"].get(student.partition(" ")[0], [])
+    read = _once(OVERLAP)["files"].get(student.partition(" ")[0], [])
     return "†" if SAME_SOURCE.get(task, set()).intersection(read) else ""
 
 

@@ -157,7 +157,7 @@ def test_shipped_students(name: str, core: Any):
         same_ids(student, opened._tokenizer, [*texts, *odd_texts(1500)])
         cosines = (opened.encode(PLAIN) * student.embed(PLAIN)).sum(1)
     # many wide layers make more of what the last bit of a float rounds, and a mean that is left out, too
-    mean, least = {"micro": (0.9999, 0.999), "multi": (0.998, 0.995)}.get(name, (0.9997, 0.999))
+    mean, least = {"micro": (0.9999, 0.999), "multi": (0.998, 0.995)}.get(name, (0.9998, 0.999))
     assert cosines.mean() >= mean and cosines.min() >= least
     worst, asked = student.check()
     assert worst >= asked
