@@ -561,14 +561,14 @@ def test_a_request_that_takes_too_long_is_given_up(folder: Path):
 
 
 def test_sigterm_finishes_what_was_accepted(folder: Path):
-    with serve(folder, *SLOWLY) as running, ThreadPoolExecutor(4) as threads:
+    with serve(folder, *SLOWLY, "--queue-seconds=30") as running, ThreadPoolExecutor(4) as threads:
         asked = [
-            threads.submit(running.ask, {"input": TEXTS * 2, "encoding_format": "base64"}) for _ in range(3)
+            threads.submit(running.ask, {"input": TEXTS * 4, "encoding_format": "base64"}) for _ in range(3)
         ]
-        wait_until(lambda: running.metric("edgedistill_queue_texts") > 150)
+        wait_until(lambda: running.metric("edgedistill_queue_texts") > 512)
         running.process.send_signal(signal.SIGTERM)
         assert [each.result()[0] for each in asked] == [200] * 3
-        assert all(len(json.loads(each.result()[2])["data"]) == len(TEXTS) * 2 for each in asked)
+        assert all(len(json.loads(each.result()[2])["data"]) == len(TEXTS) * 4 for each in asked)
         assert running.process.wait(20) == 0
         assert running.process.stderr is not None and "Traceback" not in running.process.stderr.read()
         with pytest.raises(ConnectionRefusedError):
