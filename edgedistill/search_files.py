@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -113,7 +112,9 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     least = bm25.CLOSE_BY_COSINE
     if weight:
         try:
-            numbers["bm25"] = words = bm25.BM25(texts, "BM25").shares([question])
+            index = bm25.BM25(texts, "BM25")
+            numbers["bm25"] = words = index.shares([question])
+            weight *= index.weight
             ranked_by = RANKED_BY.format(weight)
             least = bm25.CLOSE
         except UserError as missing:  # the extra, or words in these texts
@@ -223,13 +224,7 @@ def _kept_embeddings(
     new = sorted(hashed.keys() - known.keys())  # in no order of files, so that the time left is a fair guess
     shown = session if len(new) > CHUNK else QUIET
     if len(new) > MANY:
-        depth = 1 + len(Path(request.paths[0]).parts)
-        folders = Counter(Path(*path.parts[:depth]) for located in places.values() for path, _ in located)
-        most = " and ".join(str(folder) for folder, _ in folders.most_common(2))
-        session.log(
-            f"{len(new):,} new texts, most of them in {most}; name a folder to search less; Ctrl-C keeps "
-            "what is embedded"
-        )
+        session.log(f"{len(new):,} new texts; name a folder to search less; Ctrl-C keeps what is embedded")
     try:
         with progress_bar(len(new), shown.progress, "embedding", "new texts", shown.log) as advance:
             for start in range(0, len(new), CHUNK):

@@ -131,9 +131,10 @@ def test_the_ranking_is_that_of_the_bundle_and_bm25(nano: Bundle, docs: Path, se
     joined = asked(nano, paths, session, "second train", weight=50.0)
     assert joined["ranked_by"] == "cosine above the mean + 50 × BM25" and joined["embedded"] == 0
     assert joined["results"][0]["bm25"] > joined["results"][3]["bm25"] == 0
-    assert [each["score"] for each in joined["results"]] == sorted(
-        (each["score"] for each in joined["results"]), reverse=True
-    )
+    scores = [each["score"] for each in joined["results"]]
+    assert scores == sorted(scores, reverse=True)
+    (docs / "lines.txt").write_text("def first(self): return None\n")
+    assert asked(nano, paths, session)["ranked_by"] == "cosine above the mean + 0.25 × BM25"
 
 
 def test_without_the_extra_cosines_decide(nano: Bundle, docs: Path, session: Session, monkeypatch):
@@ -187,7 +188,7 @@ def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, sessi
     logged = Mock(side_effect=[None, None, None, KeyboardInterrupt])  # as the first texts are embedded
     with pytest.raises(KeyboardInterrupt):
         asked(nano, ["docs", "docs/*.?sv"], replace(session, log=logged))
-    assert "2 new texts, most of them in docs/" in logged.call_args_list[2].args[0]
+    assert "2 new texts; name a folder" in logged.call_args_list[2].args[0]
     assert asked(nano, ["docs", "docs/*.?sv"], session)["embedded"] == 1
     (docs / "moved.csv").unlink()
     assert asked(nano, ["docs", "docs/*.?sv"], session)["embedded"] == 0

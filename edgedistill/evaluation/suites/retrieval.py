@@ -175,7 +175,8 @@ def ranked(
     for taken in blocks(len(queries), len(index.names)):
         scores: Floats = queries[taken] @ index.embeddings.T
         if weight is not None:
-            scores = joined(scores, collection.bm25.shares(collection.queries[taken]), weight)
+            words = collection.bm25
+            scores = joined(scores, words.shares(collection.queries[taken]), weight * words.weight)
         pools += _best(scores, index.names)
     return pools
 
