@@ -101,8 +101,9 @@ def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session):
     }
     assert (found["read"]["files"], found["texts"]) == (4, 6)
     assert list(found["read"]["skipped"]) == ["docs/binary.txt", "docs/other.tsv"]
-    told = "4 files, 6 texts (4 not read, or in part: --json); too few texts to tell whether any is close"
-    assert search_files.summary(found) == told
+    assert search_files.summary(found) == (
+        "4 files, 6 texts (4 not read, or in part: --json); too few texts to tell whether any is close"
+    )
     assert found["results"][0]["line"] == 1 and found["results"][0]["file"] == "docs/page.md"
 
 
@@ -272,22 +273,23 @@ def test_what_the_vocabulary_lacks_is_counted(nano: Bundle, session: Session, tm
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0, 1e39])
 def test_a_weight_must_be_a_number(nano: Bundle, docs: Path, session: Session, weight: float):
     with pytest.raises(UserError, match=f"^--hybrid-weight: {re.escape(str(weight))} is not from 0"):
-        search_files.search(nano, search_files.Search([str(docs)], "q", weight=weight), session)
+        asked(nano, [str(docs)], session, "q", weight=weight)
 
 
 def test_the_command(docs: Path, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    told = call("search", QUESTION, "nano", "docs/*.md", "docs/rows.csv", folder=tmp_path)
+    command = ("search", QUESTION, "nano", "docs/*.md", "docs/rows.csv")
+    told = call(*command, folder=tmp_path)
     lines = told.stdout.splitlines()
     assert told.returncode == 0 and lines[0].split() == ["#", "score", "cosine", "BM25", "where"]
     assert re.fullmatch(r"  1 +\d\.\d\d +0\.\d\d +\d\.\d\d  docs/page\.md:1", lines[1])
     page = " · ".join(line.removeprefix("# ") for line in PAGE.split("\n") if line)
     assert "".join(lines[2:4]).replace(" ", "") == page.replace(" ", "")
     assert lines[4].split()[::4] == ["2", "docs/rows.csv:2"] and len(lines) == 6
-    few = "2 files, 2 texts (1 not read, or in part: --json); too few texts to tell whether any is close"
-    assert " ".join(told.stderr.split()) == few
-    options = ("--json", "--top", "1", "--hybrid-weight", "0")
-    told = call(*("search", QUESTION, "nano", "docs/*.md", "docs/rows.csv", *options), folder=tmp_path)
+    assert " ".join(told.stderr.split()) == (
+        "2 files, 2 texts (1 not read, or in part: --json); too few texts to tell whether any is close"
+    )
+    told = call(*command, "--json", "--top", "1", "--hybrid-weight", "0", folder=tmp_path)
     found = json.loads(told.stdout)
     assert len(found["results"]) == 1 and (found["embedded"], found["ranked_by"]) == (0, "cosine")
 
