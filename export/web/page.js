@@ -1,6 +1,6 @@
 // The page: open a student, embed the visitor's lines, search them while they type. Strangers' text becomes text nodes, never HTML. All arithmetic is behind encoder.js.
 
-import { BM25, CLOSE, joined, words } from "./core/search.js";
+import { BM25, CLOSE, joined, WEIGHT, words } from "./core/search.js";
 import { StudentError, load, missingFeature, similarity } from "./encoder.js";
 import { QUERY, exampleOf } from "./example.js";
 import { tableLines } from "./tables.js";
@@ -459,10 +459,10 @@ function nearest(query, row) {
   const byWords = $("by-words").checked;
   const bm25 = byWords ? index.shares(query) : new Float64Array(lines.length);
   const all = [...cosines, ...unrelated.map((each) => similarity(row, each))];
-  const scores = joined(cosines, bm25, undefined, all);
+  const scores = joined(cosines, bm25, byWords ? WEIGHT * index.weight : 0, all);
   const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]);
   const found = order.slice(0, limit).map((at) => ({ cosine: cosines[at], hasWords: bm25[at] > 0, line: lines[at], number: numbers[at] }));
-  const isFar = scores[order[0]] < (byWords ? CLOSE.words : CLOSE.cosine);
+  const isFar = joined(cosines, bm25, WEIGHT, all).every((score) => score < (byWords ? CLOSE.words : CLOSE.cosine));
   const sorted = all.sort((a, b) => a - b);
   return { found, isFar, median: sorted[(sorted.length - 1) >> 1], known: index.known(query) };
 }

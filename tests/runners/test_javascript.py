@@ -169,7 +169,15 @@ def test_full_text_search_as_in_python(language: str | None):
     from edgedistill.data import bm25
 
     texts = [text.replace(" ", "x ") for text in sentences(40)]
-    texts += ["東京都は晴れ", "猫 東京", "हिन्दी पाठ हिन्दी", "Nº5 ﬁve Éclairs", "", "ΟΔΟΣ ẞ İx"]
+    texts += [
+        "東京都は晴れ",
+        "猫 東京",
+        "हिन्दी पाठ हिन्दी",
+        "Nº5 ﬁve Éclairs",
+        "",
+        "ΟΔΟΣ ẞ İx",
+        "def int len nil",
+    ]
     queries = ["thex catx eatsx", "東京都", "हिन्दी", "five five éclairs!", "οδος ß", "?"]
     if language:
         *texts, _ = english = scoring.suite("sts-small").texts[:201]
@@ -180,7 +188,7 @@ import { BM25, joined, words } from "./search.js";
 const { texts, queries } = JSON.parse(readFileSync(0, "utf8"));
 const index = new BM25(texts);
 const rows = queries.map((query) => [...index.shares(query)]);
-const both = rows.map((row, at) => [...joined(rows[(at + 1) % rows.length], row, 0.5)]);
+const both = rows.map((row, at) => [...joined(rows[(at + 1) % rows.length], row, 4 * index.weight)]);
 console.log(JSON.stringify({ words: texts.map(words), rows, both }));
 """
     sent = json.dumps({"texts": texts, "queries": queries})
@@ -191,11 +199,10 @@ console.log(JSON.stringify({ words: texts.map(words), rows, both }));
     index = bm25.BM25(texts, "texts")
     assert index.language == language
     expected = index.shares(queries)
-    assert [(row > 0).sum() > 0 for row in expected] == [True] * 5 + [False]
+    assert (expected > 0).any(axis=1).tolist() == [True] * 5 + [False]
     np.testing.assert_allclose(found["rows"], expected, rtol=1e-5)
-    np.testing.assert_allclose(
-        found["both"], bm25.joined(np.roll(expected, -1, axis=0), expected, 0.5), atol=1e-5
-    )
+    both = bm25.joined(np.roll(expected, -1, axis=0), expected, 4 * index.weight)
+    np.testing.assert_allclose(found["both"], both, atol=1e-5)
 
 
 # ---- the command
@@ -207,10 +214,9 @@ def test_lines_become_rows(asked: Path, tmp_path):
     rows = [json.loads(line) for line in node("cli.js", str(file.parent), text=lines).stdout.splitlines()]
     with load(asked, threads=1) as opened:
         expected = opened.encode(["a cat", "", "line\u2028separator", "last"])
+        bits = compact(opened.encode_query(["a cat"], 8), "binary", opened.calibration)
     np.testing.assert_allclose(rows, expected, atol=1e-5)
     short = node("cli.js", str(file), "--dim", "8", "--as", "query", "--embeddings", "binary", text="a cat")
-    with load(asked, threads=1) as opened:
-        bits = compact(opened.encode_query(["a cat"], 8), "binary", opened.calibration)
     assert json.loads(short.stdout) == bits[0].tolist()
     empty = node("cli.js", str(file))
     assert (empty.returncode, empty.stdout, empty.stderr) == (0, "", "")
