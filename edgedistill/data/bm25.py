@@ -28,8 +28,8 @@ LONE = 0.1
 # In source code cosines find far more than words, which count an eighth there: then both together are better
 # than either, for three students and their teacher on two collections (bench/LOG.md, 2026-11-30).
 CODE = 0.125
-# Share of a collection's words above which it is source code: 1.4 to 15.8 % of eight programming languages are
-# among these (Perl .95), at most .97 % of manuals about them, .63 % of other texts.
+# Share of a collection's words above which it is source code: 1.4 to 15.8 % of eight programming languages
+# are among these (Perl .95), at most .97 % of manuals about them, .63 % of other texts.
 MIN_KEYWORDS = 0.01
 KEYWORDS = (
     "args argv async await bool boolean char const def elif elsif enum fmt fn foreach func impl int kwargs "
