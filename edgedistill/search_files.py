@@ -115,7 +115,7 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
             index = bm25.BM25(texts, "BM25")
             numbers["bm25"] = words = index.shares([question])
             weight *= index.weight
-            ranked_by = RANKED_BY.format(weight)
+            ranked_by = RANKED_BY.format(weight) + ", in source code" * (index.weight < 1)
             least = bm25.CLOSE
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"

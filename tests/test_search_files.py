@@ -134,8 +134,10 @@ def test_the_ranking_is_that_of_the_bundle_and_bm25(nano: Bundle, docs: Path, se
     assert joined["results"][0]["bm25"] > joined["results"][3]["bm25"] == 0
     scores = [each["score"] for each in joined["results"]]
     assert scores == sorted(scores, reverse=True)
-    (docs / "lines.txt").write_text("def first(self): return None\n")
-    assert asked(nano, paths, session)["ranked_by"] == "cosine above the mean + 0.25 × BM25"
+    (docs / "lines.txt").write_text("def f(x): return x\n")
+    assert (
+        asked(nano, paths[:1], session)["ranked_by"] == "cosine above the mean + 0.25 × BM25, in source code"
+    )
 
 
 def test_without_the_extra_cosines_decide(nano: Bundle, docs: Path, session: Session, monkeypatch):

@@ -25,16 +25,13 @@ WEIGHT = 2.0
 # A text with one word of several says little: with less than this share of the query's idf it counts a tenth.
 LONE_SHARE = 0.35
 LONE = 0.1
-# In source code cosines find far more than words, which count an eighth there: then both together are better
-# than either, for three students and their teacher on two collections (bench/LOG.md, 2026-11-30).
+# In source code cosines find far more than words, so words count an eighth there: on development data, both
+# together are then better than either, for three students and their teacher (bench/LOG.md, 2026-11-30).
 CODE = 0.125
-# Share of a collection's words above which it is source code: 1.4 to 15.8 % of eight programming languages
-# are among these (Perl .95), at most .97 % of manuals about them, .63 % of other texts.
-MIN_KEYWORDS = 0.01
-KEYWORDS = (
-    "args argv async await bool boolean char const def elif elsif enum fmt fn foreach func impl int kwargs "
-    "len nil null printf ptr str struct typeof undef var void"
-).split()
+# A text is source code if more of its characters are among these: 73 to 97 of 100 parts of files in seven
+# programming languages, at most 31 of 100 texts of 60 other collections.
+SYMBOLS = "()=;"
+LEAST_SYMBOLS = 0.02
 # Score below which no text answers a query, with shares and by cosine alone: 2 to 3 % of the best scores are
 # lower where one does, and 63 to 68 % where none does, for each of three students. Not judged of few texts.
 CLOSE = 0.35
@@ -104,24 +101,23 @@ class BM25:
     Snowball stemmer of their language.
 
     `language` is one of LANGUAGES; None where the texts are in none of them, and then words are compared as
-    they are. `weight` is what the weight of words is to be multiplied by: CODE in source code, else 1. The
-    index takes 8 bytes per distinct word of a text. Raises UserError, which begins with `place`, for texts
-    without words other than stop words.
+    they are. `weight` is what the weight of words is to be multiplied by: CODE where most texts are source
+    code, else 1. The index takes 8 bytes per distinct word of a text. Raises UserError, which begins with
+    `place`, for texts without words other than stop words.
     """
 
     def __init__(self, texts: Iterable[str], place: str) -> None:
         bm25s = require("bm25s", "BM25", "search")
         numbers: dict[str, int] = {}
-        rows = [
-            np.array([numbers.setdefault(word, len(numbers)) for word in words(text)], np.int32)
-            for text in texts
-        ]
+        rows, code = list[npt.NDArray[np.int32]](), 0
+        for text in texts:
+            rows.append(np.array([numbers.setdefault(word, len(numbers)) for word in words(text)], np.int32))
+            code += sum(map(text.count, SYMBOLS)) > LEAST_SYMBOLS * len(text)
+        self.weight = CODE if 2 * code > len(rows) else 1.0
         counts = np.zeros(len(numbers), np.int64)
         for row in rows:
             np.add.at(counts, row, 1)
-        occurring = dict(zip(numbers, counts.tolist(), strict=True))
-        self.language = language_of(occurring)
-        self.weight = CODE if _share(occurring, KEYWORDS) >= MIN_KEYWORDS else 1.0
+        self.language = language_of(dict(zip(numbers, counts.tolist(), strict=True)))
         self.stop_words = _stop_words(self.language) if self.language else frozenset[str]()
         self.stem_words = stemmer(self.language)
         vocabulary: dict[str, int] = {}
@@ -129,10 +125,9 @@ class BM25:
         terms = np.array([vocabulary.setdefault(s, len(vocabulary)) if s else -1 for s in stems], np.int32)
         if not vocabulary:
             raise UserError(f"{place}: no words in {len(rows):,} texts, so BM25 finds none; give other texts")
-        rows = [terms[row] for row in rows]
         self.index = bm25s.BM25(K1, B, method="lucene", backend="numpy")
         # memoryviews, which iterate as int: bm25s takes each as a list of term numbers
-        tokens = ([row[row >= 0].data for row in rows], vocabulary)
+        tokens = ([row[row >= 0].data for row in map(terms.__getitem__, rows)], vocabulary)
         self.index.index(tokens, create_empty_token=False, show_progress=False)
 
     def __len__(self) -> int:
@@ -147,13 +142,13 @@ class BM25:
         """Return BM25 of each query and text, (q, n) float32; a query without known words has zeros."""
         terms = (self.index.get_tokens_ids(self.stems(words(query))) for query in queries)
         rows = [self.index.get_scores_from_ids(ids) for ids in terms]
-        return np.stack(rows) if rows else np.zeros((0, len(self)), np.float32)
+        return np.array(rows, np.float32).reshape(-1, len(self))
 
     def shares(self, queries: Sequence[str]) -> Floats:
         """Return how much of each query each text has, (q, n) float32 from 0 to 1: its BM25 divided by the
         idf of all words of the query, of unknown ones too."""
         rows = [self._shares(query) for query in queries]
-        return np.stack(rows) if rows else np.zeros((0, len(self)), np.float32)
+        return np.array(rows, np.float32).reshape(-1, len(self))
 
     def _shares(self, query: str) -> Floats:
         sparse = self.index.scores
@@ -170,7 +165,7 @@ class BM25:
             known[texts] += idf
             words_of[texts] += 1
         lone = (words_of == 1) & (known < LONE_SHARE * whole)
-        return np.asarray(np.where(lone, LONE * scores, scores) / np.float32(whole))
+        return np.asarray(np.where(lone, LONE * scores, scores) / whole)
 
 
 def stemmer(language: str | None) -> Callable[[list[str]], list[str]]:
@@ -197,7 +192,7 @@ def joined(cosines: Floats, shares: Floats, weight: float = WEIGHT) -> Floats:
     """Return the scores (q, n) that rank n texts: how far each cosine is on the way from their mean to 1,
     plus `weight` times the share of the query's words; both over the whole collection."""
     mean = cosines.mean(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
-    return (cosines - mean) / np.maximum(1 - mean, 1e-6) + np.float32(weight) * shares
+    return (cosines - mean) / np.maximum(1 - mean, 1e-6) + weight * shares
 
 
 def _stop_words(language: str) -> frozenset[str]:
@@ -209,10 +204,6 @@ def _stop_words(language: str) -> frozenset[str]:
 def language_of(counts: dict[str, int]) -> str | None:
     """Return the language whose stop words are the largest share of a collection's words, given how often
     each word occurs; None where that is less than MIN_STOP_WORDS."""
-    shares = {language: _share(counts, _stop_words(language)) for language in LANGUAGES}
+    shares = {language: sum(counts.get(word, 0) for word in _stop_words(language)) for language in LANGUAGES}
     best = max(LANGUAGES, key=lambda language: shares[language])
-    return best if shares[best] >= MIN_STOP_WORDS else None
-
-
-def _share(counts: dict[str, int], words: Iterable[str]) -> float:
-    return sum(counts.get(word, 0) for word in words) / max(1, sum(counts.values()))
+    return best if shares[best] >= MIN_STOP_WORDS * max(1, sum(counts.values())) else None

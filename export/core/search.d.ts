@@ -1,7 +1,7 @@
 /** BM25 over texts; of English texts by the stems of words, without stop words. */
 export class BM25 {
   constructor(texts: string[]);
-  /** What to multiply the weight of words by: less than 1 where the texts are source code. */
+  /** What to multiply the weight of words by: less than 1 where most texts are source code. */
   readonly weight: number;
   /** Whether a word is one of a query that some text has too, in any of its forms. */
   known(query: string): (word: string) => boolean;

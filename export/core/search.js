@@ -12,11 +12,9 @@ const STOP_WORDS = new Set(
   while who whom why will with won wouldn y you your yours yourself yourselves`.split(/\s+/),
 );
 const MIN_STOP_WORDS = 0.15; // share of the words of texts above which they are English, as in edgedistill's Python
-const KEYWORDS = new Set( // of programming languages, as in edgedistill's Python
-  `args argv async await bool boolean char const def elif elsif enum fmt fn foreach func impl int kwargs len nil null printf ptr str
-  struct typeof undef var void`.split(/\s+/),
-);
-const [MIN_KEYWORDS, CODE] = [0.01, 0.125]; // share of them above which texts are source code; what words count there
+const SYMBOLS = /[()=;]/g; // a text with more of them than of so many characters is source code, as in edgedistill's Python
+const LEAST_SYMBOLS = 0.02;
+const CODE = 0.125; // what words count where most texts are source code
 
 const [K1, B] = [0.9, 0.4]; // Anserini's defaults, used for BEIR (Thakur et al. 2021)
 export const WEIGHT = 2; // of the shares of words beside the cosines
@@ -48,9 +46,9 @@ export class BM25 {
   constructor(texts) {
     const wordsOf = texts.map(words);
     const count = (kept) => wordsOf.reduce((sum, all) => sum + all.filter(kept).length, 0);
-    const total = Math.max(1, count(() => true));
-    this.#isEnglish = count((word) => STOP_WORDS.has(word)) >= MIN_STOP_WORDS * total;
-    this.weight = count((word) => KEYWORDS.has(word)) >= MIN_KEYWORDS * total ? CODE : 1; // to multiply WEIGHT by
+    this.#isEnglish = count((word) => STOP_WORDS.has(word)) >= MIN_STOP_WORDS * Math.max(1, count(() => true));
+    const code = texts.filter((text) => (text.match(SYMBOLS) ?? []).length > LEAST_SYMBOLS * [...text].length);
+    this.weight = 2 * code.length > texts.length ? CODE : 1; // to multiply WEIGHT by
     this.#lengths = wordsOf.map((found, at) => {
       const all = this.#terms(found);
       for (const word of all) {

@@ -341,7 +341,7 @@ def test_judgements_of_another_split(tmp_path, layout: str):
 def test_beside_bm25_by_hand(tmp_path):
     """One query, which the nearest text does not answer, and of whose word `more` only the farthest text
     has one: its share of BM25 lifts it by the weight, of which source code has an eighth."""
-    corpus = {"d1": "zero void none", "d2": "thirty text", "d3": "ninety text", "d4": "more text"}
+    corpus = {"d1": "zero ()", "d2": "thirty ( text )", "d3": "ninety = text", "d4": "more text"}
     beir(tmp_path / "set", corpus, {"q1": "ten more"}, [("q1", "d4", 1), ("q1", "d2", 2)])
     suite = scoring.suite(
         write_suite(tmp_path, "name: suite\nkind: retrieval\ntasks: [{name: set, folder: set}]\n")
