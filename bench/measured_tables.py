@@ -222,7 +222,8 @@ def search_test(report: Report) -> str:
         spread = ", ".join(f"{task} ± {report_files.half(each):.1f}" for task, each in halves)
         notes.append(f"95% interval over the queries, {name} by cosine: {spread}")
     notes.append(
-        f"BM25's weight: {words['weight']:g}, of which source code has an eighth · {report['machine']['cpu']} · {report['made_at'][:10]}"
+        f"BM25's weight: {words['weight']:g}, of which source code has an eighth · "
+        f"{report['machine']['cpu']} · {report['made_at'][:10]}"
     )
     return lines(heads, rows, 1, notes)
 
