@@ -144,7 +144,7 @@ Recipes = Annotated[
 
 
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
-HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2. Of it, source code has an eighth."
+HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2. In source code, an eighth of it counts."
 Column = Annotated[
     str | None,
     _option(
